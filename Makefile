@@ -1,0 +1,53 @@
+# Every target does its own set-up: Python 3.11+, make and pip are all a machine needs.
+# A stamp file per set of extras makes a repeated run a no-op until pyproject.toml or constraints.txt change.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+# The repository root must never be on sys.path: a bare `import events` would find our folder.
+export PYTHONSAFEPATH := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench wheel-test clean
+
+help:  ## Show the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(VENV)/.installed-dev  ## Create the virtual environment with everything a developer needs
+
+demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, break a rank, show the replay
+	$(BIN)/python examples/demo.py
+
+test: lint  ## Lint, type-check, then run every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public API, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed-examples  ## Measure the figures of benchmarks/ and print the table
+	$(BIN)/python -m benchmarks
+
+wheel-test: $(VENV)/.installed-dev  ## Build the wheel and try it in a second environment, the source away
+	$(BIN)/python tests/wheel/check.py
+
+clean:  ## Remove the virtual environment and everything built
+	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "runfold needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# dev contains what the examples need too, so that it never has to be undone for another target.
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,examples]'
+	@touch $@ $(VENV)/.installed-examples
+
+$(VENV)/.installed-examples: pyproject.toml constraints.txt | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""What should happen next: the pure decision, and the loop that makes it durable."""

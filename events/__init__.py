@@ -1,0 +1,1 @@
+"""The words of runfold, their bytes and their meaning: pure functions over frozen values."""

@@ -1,0 +1,1 @@
+"""Asking the log afterwards: timeline, state at an entry, verify, audit, archive."""

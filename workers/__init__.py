@@ -1,0 +1,1 @@
+"""Making it happen and telling: session, rank process, runner, supervisor, pools."""
