@@ -5,14 +5,9 @@ import sys
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    try:
-        from runfold.cli import main as cli_main
-    except ModuleNotFoundError as error:
-        if error.name != "runfold.cli":
-            raise
-        print("runfold: the command line is not part of this build", file=sys.stderr)
-        return 2
-    return cli_main() or 0
+    from runfold.cli import main as cli_main
+
+    return cli_main()
 
 
 if __name__ == "__main__":
