@@ -1,0 +1,102 @@
+"""The assignment: what a run's group, and the tasks beside it, should be doing now. Last value wins."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from runfold.events.base import Document, Json, Value
+from runfold.events.config import BackendConfig, PlacementStrategy, Timeouts
+from runfold.events.transitions import RankLaid
+
+Want = Literal["place", "train", "stop", "gone"]
+
+
+class PlaceWanted(Value, kw_only=True):
+    """A place of the group: node and slots; its runner's source name and incarnation once joined."""
+
+    node: str
+    slots: int
+    source: str
+    incarnation: int | None = None
+
+
+class SourceGiven(Value, kw_only=True):
+    """An incarnation handed out: to the process that called itself `boot`."""
+
+    source: str
+    boot: str
+    incarnation: int
+
+
+class Rendezvous(Value, kw_only=True):
+    """Where the ranks meet: held by the runner of rank 0."""
+
+    addr: str
+    port: int
+
+
+class Work(Value, kw_only=True):
+    """What the ranks run; equal for all of them. `config` is packed."""
+
+    entrypoint: str
+    config: dict[str, Json] = {}
+    config_blob: str | None = None
+    env: dict[str, str] = {}
+    secret_env: tuple[str, ...] = ()
+    working_dir: str | None = None
+    name: str = ""
+    storage_path: str | None = None
+    metrics_ranks: Literal["zero", "all"] = "zero"
+    backend: BackendConfig = BackendConfig()
+    timeouts: Timeouts = Timeouts()
+    checkpoint: str | None = None
+
+
+class StopOrder(Value, kw_only=True):
+    """How to stop: why, SIGTERM-to-SIGKILL patience in seconds, and when (run's clock) patience is over."""
+
+    reason: str
+    grace_s: float
+    deadline_t: float
+
+
+class Task(Value, kw_only=True):
+    """Something beside the group: a validation, a hook, a seal, a deletion."""
+
+    id: str
+    kind: str
+    arguments: dict[str, Json] = {}
+    deadline_t: float | None = None
+
+
+class Assignment(Document, frozen=True, kw_only=True):
+    """The document of DESIGN §5. Readers order by (epoch, n, hash, forced) and ignore what is not newer."""
+
+    v: int = 1
+    kind: Literal["assignment"] = "assignment"
+    run: str
+    epoch: int
+    n: int
+    hash: str
+    attempt: int
+    want: Want
+    num_workers: int = 0
+    pool: str = "local"
+    priority: int = 0
+    accepted_at: str = ""
+    resources: dict[str, float] = {}
+    placement_strategy: PlacementStrategy = "PACK"
+    excluded_nodes: tuple[str, ...] = ()
+    places: tuple[PlaceWanted, ...] = ()
+    layout: tuple[RankLaid, ...] = ()
+    rendezvous: Rendezvous | None = None
+    job: Work | None = None
+    folded: dict[str, int] = {}
+    joined: tuple[SourceGiven, ...] = ()
+    stop: StopOrder | None = None
+    tasks: tuple[Task, ...] = ()
+    forced: int = 0
+
+    def newer_than(self, other: Assignment | None) -> bool:
+        """Whether this one counts against `other`, the newest held so far."""
+        return other is None or (self.epoch, self.n, self.forced) > (other.epoch, other.n, other.forced)

@@ -1,0 +1,66 @@
+"""What every message is made of: frozen values, their tags, and pointers to what brought something about.
+
+These names are the storage format: a field or a `kind` is never renamed, only added (see `upcast.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+if TYPE_CHECKING:
+    Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+else:
+    # msgspec cannot resolve a recursive alias; at run time any JSON value is accepted here.
+    Json = Any
+
+WIRE_VERSION = 1
+"""`v` of every message written by this version."""
+
+
+def snake_case(name: str) -> str:
+    """Return the wire tag of a class: `RankFailed` becomes `rank_failed`."""
+    return "".join("_" + c.lower() if c.isupper() else c for c in name).lstrip("_")
+
+
+class Value(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A frozen value; fields that hold their default are not written."""
+
+
+class Document(msgspec.Struct, frozen=True, kw_only=True):
+    """A frozen value whose fields are all written, for what people read whole (job, status)."""
+
+
+class Origin(Value, kw_only=True):
+    """Where an input came from: sequence in INBOX and place within that message, or the sequence in JOBS."""
+
+    inbox: int | None = None
+    k: int = 0
+    jobs: int | None = None
+
+
+class Cause(Value, kw_only=True):
+    """What brought a transition about.
+
+    Without `entry` the pointer is into the same entry. Exactly one of `input` and `transition` is set.
+    """
+
+    entry: int | None = None
+    input: int | None = None
+    transition: int | None = None
+
+
+class Moment(Value, kw_only=True):
+    """When something is folded: entry number, the run's clock in seconds, place among the entry's inputs."""
+
+    n: int
+    t: float
+    k: int = 0
+
+
+class Unknown(Value, kw_only=True):
+    """An input or a transition of a kind this version does not know: kept, never acted on."""
+
+    known_as: str
+    raw: bytes

@@ -1,0 +1,57 @@
+"""Beats: signs of life once a second over core NATS. Never logged; a conclusion from their absence is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from runfold.events.base import Document, Value
+
+RankPhase = Literal["waiting", "starting", "running", "returned", "failed", "exited"]
+
+
+class RankBeat(Value, kw_only=True):
+    """One rank at a glance."""
+
+    rank: int
+    phase: RankPhase
+    index: int = -1
+    step: int | None = None
+    memory_bytes: int | None = None
+    cpu: float | None = None
+
+
+class RunnerBeat(Document, frozen=True, kw_only=True):
+    """A runner's beat; `number` is its highest fact number, so that a missing fact shows."""
+
+    v: int = 1
+    kind: Literal["runner_beat"] = "runner_beat"
+    run: str
+    source: str
+    incarnation: int
+    attempt: int
+    number: int
+    clock_s: float
+    ranks: tuple[RankBeat, ...] = ()
+
+
+class PoolBeat(Document, frozen=True, kw_only=True):
+    """A supervisor's beat: the nodes it sees with their slots, how many are free, the runs it holds."""
+
+    v: int = 1
+    kind: Literal["pool_beat"] = "pool_beat"
+    pool: str
+    supervisor: str
+    nodes: dict[str, int]
+    free: int
+    runs: tuple[str, ...] = ()
+
+
+class Folded(Document, frozen=True, kw_only=True):
+    """What the controller has folded: source → number; at most once a second, over core NATS."""
+
+    v: int = 1
+    kind: Literal["folded"] = "folded"
+    run: str
+    epoch: int
+    n: int
+    folded: dict[str, int]

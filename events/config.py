@@ -1,0 +1,174 @@
+"""The configuration of a job: the same classes in Python, in a job file and on the wire.
+
+Every class checks itself when it is made, from Python as from JSON: a wrong value is a `ValueError` whose message
+begins with the field's name. Names and defaults are the peer's (BEHAVIOUR §2.1, §3.1, §7.1).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from runfold.events.base import Json
+from runfold.events.limits import WORLD_SIZE_MAX
+
+PlacementStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
+
+
+class Config(msgspec.Struct, frozen=True):
+    """Base of all configuration classes; all fields are written."""
+
+
+def _check_count(name: str, value: object, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{name}: must be an integer, not {value!r}")
+    if value < low:
+        raise ValueError(f"{name}: must be at least {low}, not {value}")
+
+
+def _check_seconds(name: str, value: float | None) -> None:
+    if value is not None and (not math.isfinite(value) or value < 0):
+        raise ValueError(f"{name}: must be a finite number of seconds, 0 or more, not {value!r}")
+
+
+class ScalingConfig(Config, frozen=True):
+    """How many ranks, and what each needs. `num_workers` is a number, or (min, max) for an elastic run."""
+
+    num_workers: int | tuple[int, int] = 1
+    use_gpu: bool = False
+    resources_per_worker: dict[str, float] | None = None
+    placement_strategy: PlacementStrategy = "PACK"
+    accelerator_type: str | None = None
+    label_selector: dict[str, str] | list[dict[str, str]] | None = None
+    use_tpu: bool = False
+    topology: str | None = None
+    elastic_resize_monitor_interval_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.num_workers, tuple):
+            if len(self.num_workers) != 2:
+                raise ValueError(f"num_workers: must be a number or (min, max), not {self.num_workers!r}")
+            low, high = self.num_workers
+            _check_count("num_workers", low, 0)
+            _check_count("num_workers", high, low)
+        else:
+            _check_count("num_workers", self.num_workers, 0)
+        if self.max_workers > WORLD_SIZE_MAX:
+            raise ValueError(f"num_workers: must be at most world_size_max ({WORLD_SIZE_MAX}), not {self.max_workers}")
+        self._check_resources()
+        if isinstance(self.label_selector, list) and len(self.label_selector) != self.max_workers:
+            raise ValueError(
+                f"label_selector: a list needs one item a worker ({self.max_workers}), not {len(self.label_selector)}"
+            )
+        _check_seconds("elastic_resize_monitor_interval_s", self.elastic_resize_monitor_interval_s)
+
+    def _check_resources(self) -> None:
+        given = self.resources_per_worker or {}
+        for name, amount in given.items():
+            if not math.isfinite(amount) or amount < 0:
+                raise ValueError(f"resources_per_worker: {name} must be a finite amount, 0 or more, not {amount!r}")
+        if self.use_gpu and self.use_tpu:
+            raise ValueError("use_gpu: cannot be combined with use_tpu")
+        for name, used, flag in (("GPU", self.use_gpu, "use_gpu"), ("TPU", self.use_tpu, "use_tpu")):
+            if name in given and given[name] > 0 and not used:
+                raise ValueError(f"resources_per_worker: asks for {name} while {flag} is false")
+            if used and given.get(name, 1) == 0:
+                raise ValueError(f"resources_per_worker: {name} is 0 while {flag} is true")
+
+    @property
+    def min_workers(self) -> int:
+        """Fewest ranks the run may have."""
+        return self.num_workers[0] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def max_workers(self) -> int:
+        """Most ranks the run may have."""
+        return self.num_workers[1] if isinstance(self.num_workers, tuple) else self.num_workers
+
+    @property
+    def elastic(self) -> bool:
+        """Whether the size may change while the run lives."""
+        return isinstance(self.num_workers, tuple)
+
+    @property
+    def worker_resources(self) -> dict[str, float]:
+        """What one rank needs, zero amounts dropped; one CPU (or GPU, or TPU) when nothing was said."""
+        default = {"GPU": 1.0} if self.use_gpu else {"TPU": 1.0} if self.use_tpu else {"CPU": 1.0}
+        if self.resources_per_worker is None:
+            return default
+        given = {name: amount for name, amount in self.resources_per_worker.items() if amount > 0}
+        return {**given, "GPU": 1.0} if self.use_gpu and "GPU" not in given else given
+
+
+class FailureConfig(Config, frozen=True):
+    """The four budgets and what surrounds them; −1 is unlimited, 0 is none (BEHAVIOUR §2.1, PARITY §2)."""
+
+    max_failures: int = 0
+    controller_failure_limit: int = -1
+    max_preemption_failures: int = -1
+    max_hangs: int = 1
+    relax_collectives_on_preemption: bool = False
+    preemption_grace_s: float = 0.0
+    backoff_s: float = 0.0
+    backoff_max_s: float = 60.0
+    reset_after_progress: int | None = None
+    repeat_limit: int | None = None
+    node_exclude_after: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_failures", "controller_failure_limit", "max_preemption_failures", "max_hangs"):
+            _check_count(name, getattr(self, name), -1)
+        for name in ("preemption_grace_s", "backoff_s", "backoff_max_s"):
+            _check_seconds(name, getattr(self, name))
+        for name in ("reset_after_progress", "repeat_limit", "node_exclude_after"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_count(name, value, 1)
+
+
+class CheckpointConfig(Config, frozen=True):
+    """Which checkpoints are kept (BEHAVIOUR §7.1)."""
+
+    num_to_keep: int | None = None
+    checkpoint_score_attribute: str | None = None
+    checkpoint_score_order: Literal["max", "min"] = "max"
+
+    def __post_init__(self) -> None:
+        if self.num_to_keep is not None:
+            _check_count("num_to_keep", self.num_to_keep, 1)
+        if self.checkpoint_score_order not in ("max", "min"):
+            raise ValueError(f"checkpoint_score_order: must be 'max' or 'min', not {self.checkpoint_score_order!r}")
+
+
+class BackendConfig(Config, frozen=True):
+    """What sets up the ranks' communication. Only `none` so far: the collectives of runfold itself."""
+
+    kind: Literal["none"] = "none"
+    options: dict[str, Json] = {}
+
+
+class Timeouts(Config, frozen=True):
+    """Every wait of a run, in seconds (DESIGN §5). None waits for ever."""
+
+    beat_every_s: float = 1.0
+    report_flush_s: float = 0.5
+    unreachable_after_s: float = 10.0
+    lost_after_s: float = 60.0
+    start_timeout_s: float = 60.0
+    import_timeout_s: float = 600.0
+    stop_grace_s: float = 5.0
+    restart_grace_s: float = 1.0
+    shutdown_deadline_s: float = 30.0
+    checkpoint_timeout_s: float = 600.0
+    hook_timeout_s: float = 30.0
+    adopt_within_s: float = 60.0
+    coalesce_s: float = 5.0
+    collective_timeout_s: float | None = None
+    progress_timeout_s: float | None = None
+    final_wait_s: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            _check_seconds(name, getattr(self, name))

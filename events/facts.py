@@ -1,0 +1,204 @@
+"""Facts: what a source saw, in the past tense. A source numbers its facts 1, 2, 3, … within its incarnation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from runfold.events.base import Document, Json, Origin, Value, snake_case
+from runfold.events.failures import ErrorInfo
+
+
+class Fact(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
+    """What every fact says: who, which incarnation and number, of which attempt.
+
+    `clock_s` is the source's own monotonic clock when it happened; `from` is filled in by the controller that folds it.
+    """
+
+    source: str
+    incarnation: int
+    number: int
+    attempt: int
+    clock_s: float = 0.0
+    origin: Origin | None = msgspec.field(default=None, name="from")
+
+
+class PlaceOffer(Value, kw_only=True):
+    """So many slots on a node."""
+
+    node: str
+    slots: int
+
+
+# --- by the supervisor -------------------------------------------------------------------------------------------
+
+
+class Queued(Fact, frozen=True, kw_only=True):
+    """The group waits for room: runs ahead of it, slots free and slots needed."""
+
+    ahead: int
+    free: int
+    needed: int
+
+
+class Placed(Fact, frozen=True, kw_only=True):
+    """The whole group has its places; runners are being started on them."""
+
+    places: tuple[PlaceOffer, ...]
+
+
+class PlacementFailed(Fact, frozen=True, kw_only=True):
+    """No places: `busy` may change, `never` cannot."""
+
+    verdict: Literal["busy", "never"]
+    reason: str
+
+
+class RunnerLost(Fact, frozen=True, kw_only=True):
+    """A runner is gone: its exit code or signal, or neither when nobody could know."""
+
+    node: str
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+
+
+class CapacityChanged(Fact, frozen=True, kw_only=True):
+    """The pool's slots by node, as of now."""
+
+    slots: dict[str, int]
+
+
+class PreemptionNoticed(Fact, frozen=True, kw_only=True):
+    """Nodes will be taken back in `within_s` seconds (None: unknown)."""
+
+    nodes: tuple[str, ...]
+    within_s: float | None = None
+    reason: str = ""
+
+
+class PreemptionCancelled(Fact, frozen=True, kw_only=True):
+    """The nodes stay after all."""
+
+    nodes: tuple[str, ...]
+
+
+class Released(Fact, frozen=True, kw_only=True):
+    """The run's group holds nothing any more: no process, no port, no place."""
+
+
+# --- by a runner -------------------------------------------------------------------------------------------------
+
+
+class RunnerReady(Fact, frozen=True, kw_only=True):
+    """A runner can start ranks: the port it holds, and its clock's offset to the host of rank 0's runner's pool."""
+
+    node: str
+    addr: str
+    port: int
+    clock_offset_s: float = 0.0
+
+
+class RankStarted(Fact, frozen=True, kw_only=True):
+    """A rank has loaded its entry point and is about to enter it."""
+
+    rank: int
+    life: int
+    pid: int
+    digest: str | None = None
+    versions: dict[str, str] = {}
+
+
+class Reported(Fact, frozen=True, kw_only=True):
+    """A rank's report: its index from 0, its step if it named one, metrics (packed) where they are recorded."""
+
+    rank: int
+    life: int
+    index: int
+    step: int | None = None
+    metrics: dict[str, Json] | None = None
+    checkpoint: str | None = None
+
+
+class RankReturned(Fact, frozen=True, kw_only=True):
+    """A rank's function returned: its value (packed) or the digest of the blob that holds it; how many reports."""
+
+    rank: int
+    life: int
+    reports: int
+    value: Json = None
+    blob: str | None = None
+
+
+class RankFailed(Fact, frozen=True, kw_only=True):
+    """A rank's function raised, or could not be loaded (`error.kind`)."""
+
+    rank: int
+    life: int
+    error: ErrorInfo
+
+
+class RankExited(Fact, frozen=True, kw_only=True):
+    """A rank's process is gone: exit code or signal, peak memory, last lines of its output.
+
+    `asked` says that runfold itself ended it (a restart, a stop); `returned` that its function had returned.
+    """
+
+    rank: int
+    life: int
+    exit_code: int | None = None
+    signal: int | None = None
+    peak_memory_bytes: int | None = None
+    last_lines: str = ""
+    asked: bool = False
+    returned: bool = False
+    oom: bool = False
+
+
+class CheckpointSealed(Fact, frozen=True, kw_only=True):
+    """The manifest of a checkpoint stands: its directory's name, the manifest's digest, its size."""
+
+    name: str
+    index: int
+    manifest_digest: str
+    size_bytes: int
+    metrics: dict[str, Json] | None = None
+
+
+class TaskEnded(Fact, frozen=True, kw_only=True):
+    """A task beside the group (validation, hook, seal, delete) is over."""
+
+    task: str
+    outcome: Literal["done", "failed", "timed_out"]
+    value: Json = None
+    error: ErrorInfo | None = None
+
+
+AnyFact = (
+    Queued
+    | Placed
+    | PlacementFailed
+    | RunnerLost
+    | CapacityChanged
+    | PreemptionNoticed
+    | PreemptionCancelled
+    | Released
+    | RunnerReady
+    | RankStarted
+    | Reported
+    | RankReturned
+    | RankFailed
+    | RankExited
+    | CheckpointSealed
+    | TaskEnded
+)
+
+
+class FactMessage(Document, frozen=True, kw_only=True):
+    """What a source publishes: consecutive facts of one incarnation, in order, at most 256 KiB."""
+
+    v: int = 1
+    kind: Literal["facts"] = "facts"
+    run: str
+    facts: tuple[AnyFact, ...]

@@ -1,0 +1,114 @@
+"""The job: what is published on `runfold.jobs.submit`, checked, completed and digested."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from runfold.events.base import Document, Json
+from runfold.events.config import (
+    BackendConfig,
+    CheckpointConfig,
+    FailureConfig,
+    ScalingConfig,
+    Timeouts,
+)
+from runfold.events.limits import JOB_MAX_BYTES
+from runfold.events.strict import Refused, decode_strict
+
+RUN_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_NUMBERED_ID: Final = re.compile(r"job-[0-9]+")
+_MODULE_ENTRY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FILE_ENTRY: Final = re.compile(r"[^\x00-\x1f]+\.py:[A-Za-z_][\w.]*")
+_BLOB_ENTRY: Final = re.compile(r"blob:sha256:[0-9a-f]{64}")
+
+
+class Job(Document, frozen=True, kw_only=True):
+    """A request for a run. Only `entrypoint` is required.
+
+    `entrypoint` is `module:function`, `path/file.py:function` (looked up with `working_dir` first) or
+    `blob:sha256:<digest>` of a pickled function in the object store. `config` is packed (see `values.py`).
+    """
+
+    v: Literal[1] = 1
+    kind: Literal["submit_run"] = "submit_run"
+    id: str | None = None
+    name: str | None = None
+    entrypoint: str
+    config: dict[str, Json] = {}
+    scaling: ScalingConfig = ScalingConfig()
+    failure: FailureConfig = FailureConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    timeouts: Timeouts = Timeouts()
+    backend: BackendConfig = BackendConfig()
+    storage_path: str | None = None
+    metrics_ranks: Literal["zero", "all"] = "zero"
+    pool: str = "local"
+    env: dict[str, str] = {}
+    secret_env: tuple[str, ...] = ()
+    working_dir: str | None = None
+    labels: dict[str, str] = {}
+    priority: int = 0
+    requested_by: str | None = None
+
+
+def decode_job(data: bytes) -> Job:
+    """Return the job of a published message.
+
+    Raises `Refused` with the path of the offender for anything that is not exactly a job, `job_max_bytes` included.
+    """
+    if len(data) > JOB_MAX_BYTES:
+        raise Refused("$", f"{len(data)} bytes, more than job_max_bytes ({JOB_MAX_BYTES})")
+    job = decode_strict(data, Job)
+    _check(job)
+    return job
+
+
+def encode_job(job: Job) -> bytes:
+    """Return the bytes to publish: the same bytes for the same job, always."""
+    return msgspec.json.encode(job, order="deterministic")
+
+
+def job_digest(job: Job) -> str:
+    """Return the SHA-256 (hex) that tells whether two jobs ask for the same run."""
+    return hashlib.sha256(encode_job(job)).hexdigest()
+
+
+def resolve_job(job: Job, sequence: int) -> Job:
+    """Return the job with its id and name filled in; `sequence` is its number in JOBS. Idempotent."""
+    run = job.id or f"job-{sequence}"
+    return msgspec.structs.replace(job, id=run, name=job.name or job.entrypoint.rpartition(":")[2])
+
+
+def check_run_id(run: str) -> None:
+    """Raise `Refused` when `run` is no legal run id."""
+    if not RUN_ID.fullmatch(run):
+        raise Refused("$.id", f"{run!r} is no run id: lower-case letters, digits and '-', at most 63, no '-' first")
+
+
+def check_job(job: Job) -> None:
+    """Raise `Refused` when a job made in Python could not be published."""
+    _check(job)
+    if (size := len(encode_job(job))) > JOB_MAX_BYTES:
+        raise Refused("$", f"{size} bytes, more than job_max_bytes ({JOB_MAX_BYTES})")
+
+
+def _check(job: Job) -> None:
+    if job.id is not None:
+        check_run_id(job.id)
+        if _NUMBERED_ID.fullmatch(job.id):
+            raise Refused("$.id", f"{job.id!r}: ids 'job-<digits>' are given by runfold and cannot be asked for")
+    if not any(form.fullmatch(job.entrypoint) for form in (_FILE_ENTRY, _MODULE_ENTRY, _BLOB_ENTRY)):
+        raise Refused(
+            "$.entrypoint", f"{job.entrypoint!r} is none of module:function, file.py:function, blob:sha256:<digest>"
+        )
+    if job.scaling.max_workers < 1 or job.scaling.min_workers < 1:
+        raise Refused("$.scaling.num_workers", "must be at least 1 in a published job")
+    for name in ("pool", *job.secret_env, *job.env):
+        if not name or any(c in name for c in "=\x00"):
+            raise Refused("$.env", f"{name!r} is no name of an environment variable")
+    if not RUN_ID.fullmatch(job.pool):
+        raise Refused("$.pool", f"{job.pool!r} is no pool name: lower-case letters, digits and '-'")

@@ -1,0 +1,312 @@
+"""A run's state: what its log, folded, says.
+
+`phase` is the state of the machine (DESIGN §5), a tagged union whose variants carry their data. Everything is frozen;
+a dict here is never changed in place. The state does not grow with the log.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from runfold.events.base import Cause, Json, Value, snake_case
+from runfold.events.beats import RankPhase
+from runfold.events.conclusions import Decider, Timer
+from runfold.events.failures import Budget, Failure
+from runfold.events.job import Job
+from runfold.events.requests import AnyRequest
+from runfold.events.transitions import EndName, RankLaid
+
+# --- the phases ----------------------------------------------------------------------------------------------------
+
+
+class Phase(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
+    """What every phase says: since when (run's clock), why, brought about by what."""
+
+    since_t: float
+    reason: str
+    cause: Cause
+
+
+class Initializing(Phase, frozen=True, kw_only=True):
+    """Always the first: accepted, nothing asked for yet."""
+
+
+class Scheduling(Phase, frozen=True, kw_only=True):
+    """A group is being placed, started and introduced. `deadline_t` is set once its places stand."""
+
+    num_workers: int
+    deadline_t: float | None = None
+
+
+class Rescheduling(Phase, frozen=True, kw_only=True):
+    """The group could not be started; another attempt follows, not before `not_before_t`."""
+
+    failure: Failure
+    not_before_t: float
+
+
+class Running(Phase, frozen=True, kw_only=True):
+    """All ranks are in user code."""
+
+
+class Preempting(Phase, frozen=True, kw_only=True):
+    """Nodes will be taken back: ranks finish or save until the deadline."""
+
+    nodes: tuple[str, ...]
+    deadline_t: float
+
+
+class Restarting(Phase, frozen=True, kw_only=True):
+    """An attempt failed while running; another follows, not before `not_before_t`."""
+
+    failure: Failure
+    not_before_t: float
+
+
+class Resizing(Phase, frozen=True, kw_only=True):
+    """The group is being stopped to be started at another size."""
+
+    num_workers: int
+
+
+class ShuttingDown(Phase, frozen=True, kw_only=True):
+    """The group is being released; then `next`. At `deadline_t` teardown has failed."""
+
+    next: EndName
+    deadline_t: float
+    failure: Failure | None = None
+
+
+class Finished(Phase, frozen=True, kw_only=True):
+    """Terminal: every rank returned."""
+
+
+class Errored(Phase, frozen=True, kw_only=True):
+    """Terminal: the run failed; None when only the teardown did."""
+
+    failure: Failure | None = None
+
+
+class Aborted(Phase, frozen=True, kw_only=True):
+    """Terminal: somebody asked for it."""
+
+
+AnyPhase = (
+    Initializing
+    | Scheduling
+    | Rescheduling
+    | Running
+    | Preempting
+    | Restarting
+    | Resizing
+    | ShuttingDown
+    | Finished
+    | Errored
+    | Aborted
+)
+TERMINAL = (Finished, Errored, Aborted)
+
+# --- the parts -----------------------------------------------------------------------------------------------------
+
+
+class Spent(Value, kw_only=True):
+    """A budget: how many failures of its kind were spent, of how many (−1: unlimited)."""
+
+    spent: int = 0
+    limit: int = 0
+
+
+class Source(Value, kw_only=True):
+    """A source: the process that has the incarnation, and the last number folded of it."""
+
+    boot: str
+    incarnation: int
+    folded: int = 0
+    missing: bool = False
+
+
+class Ready(Value, kw_only=True):
+    """What a runner said when it was ready: address and held port, and its clock's offset to the run's clock.
+
+    A time `c` on the runner's clock is `c + offset_s` on the run's.
+    """
+
+    addr: str
+    port: int
+    offset_s: float
+
+
+class Place(Value, kw_only=True):
+    """A place of the group. `source` is the name its runner speaks under."""
+
+    node: str
+    slots: int
+    source: str
+    ready: Ready | None = None
+
+
+class RankExit(Value, kw_only=True):
+    """How a rank's process ended."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+    peak_memory_bytes: int | None = None
+    asked: bool = False
+
+
+class Rank(Value, kw_only=True):
+    """A rank of the present attempt. `index` is its last report's, −1 before the first."""
+
+    rank: int
+    life: int
+    node: str
+    phase: RankPhase = "waiting"
+    index: int = -1
+    step: int | None = None
+    exit: RankExit | None = None
+
+
+class Group(Value, kw_only=True):
+    """The group of the present attempt.
+
+    `places` is empty until the supervisor said `Placed`; `layout` until every runner is ready. `failures` holds what
+    failed in this attempt, dealt with (`handled`) or not; `handled` ranks' failures are not asked about again.
+    `released`: the supervisor said that nothing is held any more. `asked`: something may be held.
+    """
+
+    attempt: int
+    num_workers: int
+    places: tuple[Place, ...] = ()
+    layout: tuple[RankLaid, ...] = ()
+    addr: str = ""
+    port: int = 0
+    ranks: tuple[Rank, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    handled: bool = False
+    waiting: str | None = None
+    never: str | None = None
+    released: bool = False
+
+
+class PendingRequest(Value, kw_only=True):
+    """A request seen and not yet answered, with the input that brought it."""
+
+    request: AnyRequest
+    cause: Cause
+
+
+class Answered(Value, kw_only=True):
+    """A request's answer, kept for the client that repeats it."""
+
+    id: str
+    accepted: bool
+    reason: str
+
+
+class Ending(Value, kw_only=True):
+    """An accepted wish to end the run: who, why, and the request that said so."""
+
+    next: EndName
+    by: str
+    reason: str
+    cause: Cause
+
+
+class Notice(Value, kw_only=True):
+    """A preemption notice in force: nodes, deadline on the run's clock, where it came from."""
+
+    nodes: tuple[str, ...]
+    deadline_t: float
+    noticed_t: float
+    cause: Cause
+    reason: str = ""
+
+
+class Dropped(Value, kw_only=True):
+    """Voices that changed nothing, counted: of ended attempts or older incarnations; of strangers; unreadable."""
+
+    stale: int = 0
+    foreign: int = 0
+    malformed: int = 0
+
+
+class LateEvidence(Value, kw_only=True):
+    """A failure told after its attempt had ended; may revise the first cause, spends nothing."""
+
+    failure: Failure
+    at_t: float
+
+
+class Committed(Value, kw_only=True):
+    """The newest committed checkpoint."""
+
+    name: str
+    index: int
+    attempt: int
+
+
+class Fired(Value, kw_only=True):
+    """A timer that fired and was not yet acted on."""
+
+    timer: Timer
+    cause: Cause
+
+
+class Unborn(Value, kw_only=True):
+    """The state before entry 0: what `decide` is given to accept a job. `job` is resolved."""
+
+    job: Job
+    digest: str
+    jobs_sequence: int
+
+
+class RunState(Value, kw_only=True):
+    """The whole state of a run after entry `n`, at `t` seconds of its clock."""
+
+    run: str
+    job: Job
+    digest: str
+    jobs_sequence: int
+    n: int
+    t: float
+    phase: AnyPhase
+    epoch: int
+    controller: str
+    decider: Decider
+    accepted_at: str = ""
+    warnings: tuple[str, ...] = ()
+    attempt: int = 0
+    group: Group | None = None
+    budgets: dict[Budget, Spent] = {}
+    startup_streak: int = 0
+    failure: Failure | None = None
+    others: tuple[Failure, ...] = ()
+    sources: dict[str, Source] = {}
+    cursor: tuple[str, int] | None = None
+    pending: tuple[PendingRequest, ...] = ()
+    answered: tuple[Answered, ...] = ()
+    ending: Ending | None = None
+    notice: Notice | None = None
+    fired: tuple[Fired, ...] = ()
+    capacity: dict[str, int] | None = None
+    excluded: tuple[str, ...] = ()
+    platform_failures: dict[str, int] = {}
+    wanted_workers: int | None = None
+    metrics: dict[str, Json] | None = None
+    reports: int = 0
+    return_value: Json = None
+    return_blob: str | None = None
+    checkpoint: Committed | None = None
+    late: tuple[LateEvidence, ...] = ()
+    dropped: Dropped = Dropped()
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run is over: nothing changes it any more."""
+        return isinstance(self.phase, TERMINAL)
+
+
+AnyState = Unborn | RunState
+Verdict = Literal["folded", "repeat", "gap", "stale", "foreign"]
+"""What became of a fact: see `observe`."""
+

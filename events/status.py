@@ -1,0 +1,90 @@
+"""The status: what the log says of a run right now, for people and programs (`get RUN -o json`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from runfold.events.base import Document, Json
+from runfold.events.beats import RankPhase
+from runfold.events.entry import Head
+from runfold.events.failures import Budget, FailureKind
+from runfold.events.transitions import StateName
+
+
+class RankStatus(Document, frozen=True, kw_only=True):
+    """One rank as the log has it; `index` is its last report's, −1 before the first."""
+
+    rank: int
+    node: str
+    phase: RankPhase
+    step: int | None = None
+    index: int = -1
+
+
+class BudgetStatus(Document, frozen=True, kw_only=True):
+    """A budget: spent of limit; limit −1 is unlimited."""
+
+    spent: int
+    limit: int
+
+
+class ErrorStatus(Document, frozen=True, kw_only=True):
+    """The first cause."""
+
+    rank: int | None
+    type: str
+    message: str
+    kind: FailureKind
+    where: str | None = None
+    node: str = ""
+    attempt: int = 0
+
+
+class DroppedStatus(Document, frozen=True, kw_only=True):
+    """Voices that changed nothing."""
+
+    stale: int = 0
+    foreign: int = 0
+    malformed: int = 0
+
+
+class Status(Document, frozen=True, kw_only=True):
+    """The document. `since` and `cause` belong to the state shown; times are RFC 3339 and run-clock seconds."""
+
+    v: int = 1
+    kind: Literal["status"] = "status"
+    run: str
+    name: str = ""
+    state: StateName
+    since: str
+    since_t: float
+    reason: str
+    cause: str = ""
+    attempt: int = 0
+    world_size: int = 0
+    ranks: tuple[RankStatus, ...] = ()
+    budgets: dict[Budget, BudgetStatus] = {}
+    metrics: dict[str, Json] | None = None
+    checkpoint: str | None = None
+    error: ErrorStatus | None = None
+    waiting: str | None = None
+    warnings: tuple[str, ...] = ()
+    requests: dict[str, str] = {}
+    return_value: Json = None
+    head: Head
+    t: float = 0.0
+    epoch: int
+    controller: str
+    accepted_at: str = ""
+    dropped: DroppedStatus = DroppedStatus()
+    quarantined: str | None = None
+
+    @property
+    def terminal(self) -> bool:
+        """Whether the run is over."""
+        return self.state in ("finished", "errored", "aborted")
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What readers compare: a status not newer than the one held is ignored."""
+        return (self.epoch, self.head.n)

@@ -1,0 +1,182 @@
+"""Transitions: what the controller decided, in the past tense. Each names its cause and a reason in words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from runfold.events.base import Cause, Json, Value, snake_case
+from runfold.events.conclusions import Decider
+from runfold.events.failures import Budget, Failure
+from runfold.events.job import Job
+
+StateName = Literal[
+    "initializing",
+    "scheduling",
+    "rescheduling",
+    "running",
+    "preempting",
+    "restarting",
+    "resizing",
+    "shutting_down",
+    "finished",
+    "errored",
+    "aborted",
+]
+EndName = Literal["finished", "errored", "aborted"]
+
+
+class Transition(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
+    """What every transition says: its cause, and the reason in words a person can act on (never empty)."""
+
+    cause: Cause
+    reason: str
+
+
+class RunAccepted(Transition, frozen=True, kw_only=True):
+    """The run exists: its whole resolved job, the job's digest as published, its sequence in JOBS, warnings."""
+
+    job: Job
+    digest: str
+    jobs_sequence: int
+    warnings: tuple[str, ...] = ()
+
+
+class ControllerChanged(Transition, frozen=True, kw_only=True):
+    """A controller took the run over; every older epoch is fenced."""
+
+    epoch: int
+    controller: str
+    decider: Decider
+
+
+class StateChanged(Transition, frozen=True, kw_only=True):
+    """The run went from one state to another; the fields below are the new state's data, where it has them."""
+
+    from_state: StateName = msgspec.field(name="from")
+    to_state: StateName = msgspec.field(name="to")
+    next: EndName | None = None
+    num_workers: int | None = None
+    failure: Failure | None = None
+    not_before_t: float | None = None
+    deadline_t: float | None = None
+    nodes: tuple[str, ...] = ()
+
+
+class AttemptStarted(Transition, frozen=True, kw_only=True):
+    """A try at running the group begins; `kept` says that places and runners of the attempt before are used."""
+
+    attempt: int
+    num_workers: int
+    kept: bool = False
+
+
+class RankLaid(Value, kw_only=True):
+    """Who a rank is: its life within the attempt and its place (index into the group's places)."""
+
+    rank: int
+    life: int
+    place: int
+    local_rank: int
+    node_rank: int
+
+
+class GroupLaidOut(Transition, frozen=True, kw_only=True):
+    """Ranks have their places and a meeting point; the group may train."""
+
+    attempt: int
+    layout: tuple[RankLaid, ...]
+    addr: str
+    port: int
+
+
+class FailureDecided(Transition, frozen=True, kw_only=True):
+    """What is done about an attempt's failure. `noop` marks it as dealt with; `raise` ends the run."""
+
+    decision: Literal["retry", "raise", "noop"]
+    failure: Failure
+    budget: Budget | None = None
+    spent: int = 0
+    limit: int = 0
+    others: int = 0
+
+
+class FirstCauseRevised(Transition, frozen=True, kw_only=True):
+    """Late evidence changed which failure of an attempt counts as the first. Spends nothing."""
+
+    attempt: int
+    failure: Failure
+    was: Failure
+
+
+class SourceJoined(Transition, frozen=True, kw_only=True):
+    """A source has an incarnation of this run; its facts are numbered from 1 within it."""
+
+    source: str
+    boot: str
+    incarnation: int
+
+
+class RequestAccepted(Transition, frozen=True, kw_only=True):
+    """A request will be done."""
+
+    id: str
+    request: str
+    by: str = ""
+
+
+class RequestRefused(Transition, frozen=True, kw_only=True):
+    """A request will not be done; the reason says why."""
+
+    id: str
+    request: str
+    by: str = ""
+
+
+class CheckpointCommitted(Transition, frozen=True, kw_only=True):
+    """A sealed checkpoint counts from here on."""
+
+    name: str
+    index: int
+    attempt: int
+    manifest_digest: str
+    metrics: dict[str, Json] | None = None
+
+
+class NodeExcluded(Transition, frozen=True, kw_only=True):
+    """Later attempts stay off a node."""
+
+    node: str
+    failures: int
+
+
+class NodeAdmitted(Transition, frozen=True, kw_only=True):
+    """A node may be used again."""
+
+    node: str
+
+
+class LogRestored(Transition, frozen=True, kw_only=True):
+    """The log was restored from an archive into this generation."""
+
+    generation: int
+    source: str
+
+
+AnyTransition = (
+    RunAccepted
+    | ControllerChanged
+    | StateChanged
+    | AttemptStarted
+    | GroupLaidOut
+    | FailureDecided
+    | FirstCauseRevised
+    | SourceJoined
+    | RequestAccepted
+    | RequestRefused
+    | CheckpointCommitted
+    | NodeExcluded
+    | NodeAdmitted
+    | LogRestored
+)
