@@ -19,15 +19,16 @@ setup: $(VENV)/.installed-dev  ## Create the virtual environment with everything
 demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, break a rank, show the replay
 	$(BIN)/python examples/demo.py
 
+# Two at a time: tests that start brokers and processes stay steady on two cores. A file's tests share a process.
 test: lint  ## Lint, type-check, then run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public API, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/basedpyright
-	$(BIN)/lint-imports
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-examples  ## Measure the figures of benchmarks/ and print the table
 	$(BIN)/python -m benchmarks
