@@ -116,8 +116,7 @@ def test_no_module_loads_a_heavy_library_at_import() -> None:
     modules = [
         source.module
         for source in production()
-        if source.name != "__main__.py"
-        and not source.matches("workers/pools/ray*.py", "workers/pools/ray/*.py")
+        if source.name != "__main__.py" and not source.matches("workers/pools/ray*.py", "workers/pools/ray/*.py")
     ]
     assert loaded_after(f"import importlib\nfor name in {modules!r}: importlib.import_module(name)") == set()
 

@@ -203,9 +203,7 @@ def broad(node: ast.expr | None) -> bool:
 def broad_catches(source: Source) -> Iterator[int]:
     for node in ast.walk(source.tree):
         if (isinstance(node, ast.ExceptHandler) and broad(node.type)) or (
-            isinstance(node, ast.Call)
-            and dotted(node.func).endswith("suppress")
-            and any(map(broad, node.args))
+            isinstance(node, ast.Call) and dotted(node.func).endswith("suppress") and any(map(broad, node.args))
         ):
             yield node.lineno
 
@@ -229,8 +227,7 @@ def test_the_environment_is_read_in_config_files_only() -> None:
         for source in production()
         if source.name != "config.py"
         for node in ast.walk(source.tree)
-        if isinstance(node, ast.Attribute)
-        and dotted(node) in ("os.environ", "os.environb", "os.getenv", "os.putenv")
+        if isinstance(node, ast.Attribute) and dotted(node) in ("os.environ", "os.environb", "os.getenv", "os.putenv")
     )
 
 
@@ -347,9 +344,7 @@ def test_numeric_settings_end_in_their_unit() -> None:
         if isinstance(node, ast.ClassDef) and CONFIG_CLASS.search(node.name)
         for field in node.body
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if is_numeric(field.annotation)
-        and not field.target.id.endswith(UNITS)
-        and field.target.id not in UNIT_EXEMPT
+        if is_numeric(field.annotation) and not field.target.id.endswith(UNITS) and field.target.id not in UNIT_EXEMPT
     )
 
 
