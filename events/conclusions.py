@@ -63,4 +63,13 @@ class ProgressStopped(Conclusion, frozen=True, kw_only=True):
     stacks: dict[str, str] = {}
 
 
-AnyConclusion = JobTaken | ControllerStarted | TimerFired | SilenceConcluded | ProgressStopped
+class MessageMalformed(Conclusion, frozen=True, kw_only=True):
+    """A message on one of the run's inbox subjects could not be read; counted, and ignored otherwise."""
+
+    subject: str
+    reason: str
+    digest: str
+    origin: Origin | None = msgspec.field(default=None, name="from")
+
+
+AnyConclusion = MessageMalformed | JobTaken | ControllerStarted | TimerFired | SilenceConcluded | ProgressStopped

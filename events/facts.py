@@ -101,11 +101,15 @@ class RunnerReady(Fact, frozen=True, kw_only=True):
 
 
 class RankStarted(Fact, frozen=True, kw_only=True):
-    """A rank has loaded its entry point and is about to enter it."""
+    """A rank has loaded its entry point and is about to enter it.
+
+    `next_port` is the port its runner holds for the rendezvous of the next attempt on the same places.
+    """
 
     rank: int
     life: int
     pid: int
+    next_port: int | None = None
     digest: str | None = None
     versions: dict[str, str] = {}
 

@@ -1,0 +1,262 @@
+"""A connection to the broker as one of its users: quick to notice a silent server, never given up by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, cast
+
+from nats.aio.client import Client
+from nats.errors import (
+    ConnectionClosedError,
+    NoRespondersError,
+    OutboundBufferLimitError,
+    SlowConsumerError,
+)
+from nats.errors import Error as NatsError
+from nats.errors import TimeoutError as NatsTimeoutError
+
+from runfold.events.nats.errors import BrokerClosed, BrokerUnreachable, Unanswered
+from runfold.events.nats.files import without_credentials
+from runfold.events.nats.names import Names, Role
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from runfold.events.nats.client import RawClient, RawMessage, RawSubscription
+
+CONNECT_TIMEOUT_S: Final = 5.0
+TCP_CONNECT_TIMEOUT_S: Final = 2
+CLOSE_TIMEOUT_S: Final = 5.0
+RECONNECT_WAIT_S: Final = 0.2
+PING_EVERY_S: Final = 2
+PINGS_OUTSTANDING_MAX: Final = 2
+PENDING_MAX_BYTES: Final = 8 * 1024 * 1024
+PENDING_NONE: Final = -1
+"""For connections that append: while the server is away a publish fails at once, instead of being kept and sent later."""
+
+SUBSCRIPTION_MESSAGES_MAX: Final = 65_536
+SUBSCRIPTION_MAX_BYTES: Final = 64 * 1024 * 1024
+
+
+class Connection:
+    """One connection; made by `connect`, closed by `close`.
+
+    `generation` grows with each reconnect: who holds server-side state (a consumer) compares it. `dropped_count`
+    is the number of messages that our side could not take in time. `last_error` is what the broker said last,
+    permission violations among it (they end no call).
+    """
+
+    def __init__(self, role: Role, name: str, server: str, names: Names) -> None:
+        self.role = role
+        self.name = name
+        self.server = server
+        self.names = names
+        self.generation = 0
+        self.dropped_count = 0
+        self.last_error: Exception | None = None
+        self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._up = asyncio.Event()
+        self._listeners: list[Callable[[], None]] = []
+        self._raw_client = Client()
+
+    @property
+    def raw(self) -> RawClient:
+        """The connection of nats-py underneath."""
+        return cast("RawClient", self._raw_client)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the server can be heard now."""
+        return self._up.is_set() and self.raw.is_connected
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether this connection was closed for good."""
+        return self.raw.is_closed
+
+    @property
+    def unanswered_pings_count(self) -> int:
+        """How many PINGs the server owes an answer; more than none in a row means it is silent."""
+        return int(getattr(self._raw_client, "_pings_outstanding", 0))
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` whenever the connection is lost, made again or closed; return the call that ends this."""
+        self._listeners.append(listener)
+
+        def forget() -> None:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+        return forget
+
+    async def wait_up(self, timeout_s: float | None = None) -> bool:
+        """Wait until the server can be heard; False when it cannot within the time."""
+        if self.is_closed:
+            raise BrokerClosed(f"the connection {self.name!r} is closed")
+        try:
+            await asyncio.wait_for(self._up.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        if self.is_closed:
+            raise BrokerClosed(f"the connection {self.name!r} is closed")
+        return True
+
+    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
+        """Say something without an answer (core NATS): beats, flow control.
+
+        Raises:
+            Unanswered: the server is away and this connection keeps nothing (or no more) for later.
+            BrokerClosed: the connection was closed.
+        """
+        try:
+            await self.raw.publish(subject, data, headers=dict(headers) if headers else None)
+        except OutboundBufferLimitError:
+            raise Unanswered(subject, "the connection is down") from None
+        except ConnectionClosedError:
+            raise BrokerClosed(f"the connection {self.name!r} is closed") from None
+
+    async def request(
+        self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> RawMessage:
+        """Say something and wait for its one answer.
+
+        Raises:
+            Unanswered: no answer in time, nobody there to answer, or the server is away.
+            BrokerClosed: the connection was closed.
+        """
+        try:
+            return await self.raw.request(subject, data, timeout_s, headers=dict(headers) if headers else None)
+        except NatsTimeoutError:
+            raise Unanswered(subject, f"no answer within {timeout_s:g} s") from None
+        except NoRespondersError:
+            raise Unanswered(subject, "nobody there answers it") from None
+        except OutboundBufferLimitError:
+            raise Unanswered(subject, "the connection is down") from None
+        except ConnectionClosedError:
+            raise BrokerClosed(f"the connection {self.name!r} is closed") from None
+
+    async def subscribe(self, subject: str, callback: Callable[[RawMessage], Awaitable[None]]) -> RawSubscription:
+        """Call back with each message on a subject; what cannot be taken in time is dropped and counted."""
+        try:
+            return await self.raw.subscribe(
+                subject,
+                cb=callback,
+                pending_msgs_limit=SUBSCRIPTION_MESSAGES_MAX,
+                pending_bytes_limit=SUBSCRIPTION_MAX_BYTES,
+            )
+        except ConnectionClosedError:
+            raise BrokerClosed(f"the connection {self.name!r} is closed") from None
+
+    async def unsubscribe(self, subscription: RawSubscription) -> None:
+        """End a subscription; nothing happens when the connection is gone already."""
+        try:
+            await subscription.unsubscribe()
+        except NatsError:
+            pass
+
+    async def ready(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+        """Return once the server has seen everything said so far, subscriptions among it.
+
+        Raises:
+            Unanswered: the server did not say so in time.
+        """
+        try:
+            await asyncio.wait_for(self.raw.flush(), timeout_s)
+        except (TimeoutError, NatsError):
+            raise Unanswered("PING", f"no answer within {timeout_s:g} s") from None
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what is queued, then close; at most `timeout_s` when the server does not take it."""
+        try:
+            if self.raw.is_connected:
+                await asyncio.wait_for(self.raw.flush(), timeout_s)
+        except (TimeoutError, NatsError):
+            pass
+        try:
+            await asyncio.wait_for(self.raw.close(), timeout_s)
+        except (TimeoutError, NatsError):
+            pass
+
+    # What nats-py calls back.
+
+    async def heard_error(self, error: Exception) -> None:
+        """Note what the broker or the socket said; refused credentials end the first connect."""
+        self.last_error = error
+        if isinstance(error, SlowConsumerError):
+            self.dropped_count += 1
+        if "authorization violation" in str(error).lower() and not self.refused.done():
+            self.refused.set_result(str(error))
+
+    async def lost(self) -> None:
+        """Note that the server is away."""
+        self._up.clear()
+        self._tell()
+
+    async def found(self) -> None:
+        """Note that the server is back."""
+        self.generation += 1
+        self._up.set()
+        self._tell()
+
+    async def ended(self) -> None:
+        """Note that nothing more comes; whoever waits is woken and finds it closed."""
+        self._up.set()
+        self._tell()
+
+    def _tell(self) -> None:
+        for listener in tuple(self._listeners):
+            listener()
+
+    async def open(self, url: str, pending_max_bytes: int) -> None:
+        """Connect for the first time, without a limit of its own."""
+        await self._raw_client.connect(
+            url,
+            name=self.name,
+            inbox_prefix=self.role.inbox,
+            max_reconnect_attempts=-1,
+            reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # annotated int, slept as given
+            connect_timeout=TCP_CONNECT_TIMEOUT_S,
+            ping_interval=PING_EVERY_S,
+            max_outstanding_pings=PINGS_OUTSTANDING_MAX,
+            drain_timeout=int(CLOSE_TIMEOUT_S),
+            pending_size=pending_max_bytes,
+            error_cb=self.heard_error,
+            disconnected_cb=self.lost,
+            reconnected_cb=self.found,
+            closed_cb=self.ended,
+        )
+        self._up.set()
+
+
+async def connect(
+    url: str,
+    *,
+    role: Role,
+    name: str,
+    names: Names | None = None,
+    pending_max_bytes: int = PENDING_MAX_BYTES,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Connection:
+    """Connect as a user; once connected it stays so for as long as it takes, until `close`.
+
+    Raises:
+        BrokerUnreachable: no server answered in time, or it refused the credentials.
+    """
+    connection = Connection(role, name, without_credentials(url), names or Names())
+    opening = asyncio.ensure_future(connection.open(url, pending_max_bytes))
+    try:
+        await asyncio.wait({opening, connection.refused}, timeout=connect_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        if opening.done():
+            opening.result()
+            return connection
+    except (NatsError, OSError, ValueError) as error:
+        raise BrokerUnreachable(f"cannot connect to {connection.server}: {error}") from error
+    finally:
+        if not opening.done() or opening.cancelled() or opening.exception() is not None:
+            opening.cancel()
+            await asyncio.gather(opening, return_exceptions=True)
+            await connection.close()
+    if connection.refused.done():
+        raise BrokerUnreachable(f"{connection.server} refuses the credentials of {role.value}: {connection.refused.result()}")
+    why = f": {connection.last_error}" if connection.last_error is not None else ""
+    raise BrokerUnreachable(f"no broker answered at {connection.server} within {connect_timeout_s:g} s{why}")

@@ -1,0 +1,102 @@
+"""The files by which a data directory's broker is found: `connection.json` and `admin.json`, both 0600."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from runfold.events.nats.errors import BrokerUnreachable
+from runfold.events.nats.names import DEFAULT_NAMESPACE, Role
+
+CONNECTION_FILE: Final = "connection.json"
+ADMIN_FILE: Final = "admin.json"
+
+_T = TypeVar("_T", bound=msgspec.Struct)
+
+
+class Credentials(msgspec.Struct, frozen=True):
+    """A user of the broker."""
+
+    user: str
+    password: str
+
+
+class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What `connection.json` says.
+
+    `url` holds the client's credentials; the others' stand by role, for the processes of the service.
+    """
+
+    url: str
+    server: str
+    namespace: str = DEFAULT_NAMESPACE
+    pids: dict[str, int] = {}
+    roles: dict[str, Credentials] = {}
+
+    def url_of(self, role: Role) -> str:
+        """Return the url by which a role connects; the admin's stands in `admin.json` alone."""
+        credentials = self.roles.get(role.value)
+        if credentials is None:
+            raise BrokerUnreachable(f"{CONNECTION_FILE} has no credentials for {role.value}")
+        return with_credentials(self.server, credentials)
+
+
+class AdminFile(msgspec.Struct, frozen=True, kw_only=True):
+    """What `admin.json` says: the url with the rights to create and delete streams."""
+
+    url: str
+    namespace: str = DEFAULT_NAMESPACE
+
+
+def with_credentials(server: str, credentials: Credentials) -> str:
+    """Return a server's url with user and password in it (generated passwords need no quoting)."""
+    scheme, _, address = server.partition("://")
+    return f"{scheme}://{credentials.user}:{credentials.password}@{address}"
+
+
+def without_credentials(url: str) -> str:
+    """Return a url fit to be shown: user and password left out."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+
+
+def read_connection(data_dir: Path) -> ConnectionFile | None:
+    """Read `connection.json`; None when no service was ever started in this directory."""
+    return _read(data_dir / CONNECTION_FILE, ConnectionFile)
+
+
+def read_admin(data_dir: Path) -> AdminFile | None:
+    """Read `admin.json`; None when no service was ever started in this directory."""
+    return _read(data_dir / ADMIN_FILE, AdminFile)
+
+
+def write_private(path: Path, document: msgspec.Struct) -> None:
+    """Replace a file at once by a document, readable by its owner alone; a reader sees the old or the new."""
+    write_private_bytes(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def write_private_bytes(path: Path, data: bytes) -> None:
+    """Replace a file at once by bytes, readable by its owner alone, and see them on the disk."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _read(path: Path, kind: type[_T]) -> _T | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except msgspec.DecodeError as error:
+        raise BrokerUnreachable(f"{path} is damaged ({error}): start the service again, which writes it anew") from error
