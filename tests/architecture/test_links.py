@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import runfold
-
 from support.sources import FOLDERS, ROOT, production
 
 BUILD_TIMEOUT_S = 300
