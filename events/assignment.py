@@ -11,7 +11,7 @@ from runfold.events.transitions import RankLaid
 Want = Literal["place", "train", "stop", "gone"]
 
 
-class PlaceWanted(Value, kw_only=True):
+class PlaceWanted(Value, frozen=True, kw_only=True):
     """A place of the group: node and slots; its runner's source name and incarnation once joined."""
 
     node: str
@@ -20,7 +20,7 @@ class PlaceWanted(Value, kw_only=True):
     incarnation: int | None = None
 
 
-class SourceGiven(Value, kw_only=True):
+class SourceGiven(Value, frozen=True, kw_only=True):
     """An incarnation handed out: to the process that called itself `boot`."""
 
     source: str
@@ -28,14 +28,14 @@ class SourceGiven(Value, kw_only=True):
     incarnation: int
 
 
-class Rendezvous(Value, kw_only=True):
+class Rendezvous(Value, frozen=True, kw_only=True):
     """Where the ranks meet: held by the runner of rank 0."""
 
     addr: str
     port: int
 
 
-class Work(Value, kw_only=True):
+class Work(Value, frozen=True, kw_only=True):
     """What the ranks run; equal for all of them. `config` is packed."""
 
     entrypoint: str
@@ -52,7 +52,7 @@ class Work(Value, kw_only=True):
     checkpoint: str | None = None
 
 
-class StopOrder(Value, kw_only=True):
+class StopOrder(Value, frozen=True, kw_only=True):
     """How to stop: why, SIGTERM-to-SIGKILL patience in seconds, and when (run's clock) patience is over."""
 
     reason: str
@@ -60,7 +60,7 @@ class StopOrder(Value, kw_only=True):
     deadline_t: float
 
 
-class Task(Value, kw_only=True):
+class Task(Value, frozen=True, kw_only=True):
     """Something beside the group: a validation, a hook, a seal, a deletion."""
 
     id: str

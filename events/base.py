@@ -32,7 +32,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
     """A frozen value whose fields are all written, for what people read whole (job, status)."""
 
 
-class Origin(Value, kw_only=True):
+class Origin(Value, frozen=True, kw_only=True):
     """Where an input came from: sequence in INBOX and place within that message, or the sequence in JOBS."""
 
     inbox: int | None = None
@@ -40,7 +40,7 @@ class Origin(Value, kw_only=True):
     jobs: int | None = None
 
 
-class Cause(Value, kw_only=True):
+class Cause(Value, frozen=True, kw_only=True):
     """What brought a transition about.
 
     Without `entry` the pointer is into the same entry. Exactly one of `input` and `transition` is set.
@@ -51,7 +51,7 @@ class Cause(Value, kw_only=True):
     transition: int | None = None
 
 
-class Moment(Value, kw_only=True):
+class Moment(Value, frozen=True, kw_only=True):
     """When something is folded: entry number, the run's clock in seconds, place among the entry's inputs."""
 
     n: int
@@ -59,7 +59,7 @@ class Moment(Value, kw_only=True):
     k: int = 0
 
 
-class Unknown(Value, kw_only=True):
+class Unknown(Value, frozen=True, kw_only=True):
     """An input or a transition of a kind this version does not know: kept, never acted on."""
 
     known_as: str

@@ -9,7 +9,7 @@ from runfold.events.base import Document, Value
 RankPhase = Literal["waiting", "starting", "running", "returned", "failed", "exited"]
 
 
-class RankBeat(Value, kw_only=True):
+class RankBeat(Value, frozen=True, kw_only=True):
     """One rank at a glance."""
 
     rank: int

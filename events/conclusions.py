@@ -11,7 +11,7 @@ from runfold.events.base import Origin, Value, snake_case
 Timer = Literal["start", "import", "backoff", "shutdown", "preemption", "placement"]
 
 
-class Decider(Value, kw_only=True):
+class Decider(Value, frozen=True, kw_only=True):
     """Who decides: version of runfold, names of the policies, settings that change decisions."""
 
     version: str

@@ -20,7 +20,7 @@ GENESIS: Final = "0" * 64
 """`prev` of entry 0."""
 
 
-class Head(Value, kw_only=True):
+class Head(Value, frozen=True, kw_only=True):
     """The newest entry: its number and the SHA-256 (hex) of its bytes."""
 
     n: int
@@ -68,9 +68,7 @@ _INPUT: Final = msgspec.json.Decoder(AnyInput)
 _TRANSITION: Final = msgspec.json.Decoder(AnyTransition)
 _LENIENT: Final = msgspec.json.Decoder(_Lenient)
 _KIND: Final = msgspec.json.Decoder(_Kind)
-_KNOWN: Final = frozenset(
-    kind.__struct_config__.tag for union in (AnyInput, AnyTransition) for kind in union.__args__
-)
+_KNOWN: Final = frozenset(kind.__struct_config__.tag for union in (AnyInput, AnyTransition) for kind in union.__args__)
 
 
 def hash_entry(data: bytes) -> str:

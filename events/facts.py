@@ -24,7 +24,7 @@ class Fact(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
     origin: Origin | None = msgspec.field(default=None, name="from")
 
 
-class PlaceOffer(Value, kw_only=True):
+class PlaceOffer(Value, frozen=True, kw_only=True):
     """So many slots on a node."""
 
     node: str

@@ -64,7 +64,7 @@ CAUSE_ORDER: Final[dict[FailureKind, int]] = {kind: place for place, kind in enu
 _MASK: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")
 
 
-class ErrorInfo(Value, kw_only=True):
+class ErrorInfo(Value, frozen=True, kw_only=True):
     """One error as told by a rank or about it.
 
     `message` and `traceback` hold at most `ERROR_INLINE_MAX_BYTES` together; `blob` is the digest of the whole text.
@@ -85,7 +85,7 @@ class ErrorInfo(Value, kw_only=True):
         return line if len(line) <= 200 else line[:199] + "…"
 
 
-class Failure(Value, kw_only=True):
+class Failure(Value, frozen=True, kw_only=True):
     """A failure as kept in the state: who, what, when by the source's clock mapped to the run's, and its input."""
 
     kind: FailureKind

@@ -11,7 +11,7 @@ from typing import Protocol
 from runfold.events.base import Value
 
 
-class Stored(Value, kw_only=True):
+class Stored(Value, frozen=True, kw_only=True):
     """A message of a log subject: its stream sequence, its exact bytes, the broker's time stamp in seconds."""
 
     sequence: int
@@ -19,20 +19,20 @@ class Stored(Value, kw_only=True):
     stored_at_s: float = 0.0
 
 
-class Appended(Value, kw_only=True):
+class Appended(Value, frozen=True, kw_only=True):
     """The bytes stand at this sequence, durably."""
 
     sequence: int
 
 
-class Fenced(Value, kw_only=True):
+class Fenced(Value, frozen=True, kw_only=True):
     """Another entry stands where this one belonged: another controller owns the run."""
 
     sequence: int
     hash: str
 
 
-class Damaged(Value, kw_only=True):
+class Damaged(Value, frozen=True, kw_only=True):
     """The log is shorter than what it had acknowledged."""
 
     expected_sequence: int

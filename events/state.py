@@ -109,14 +109,14 @@ TERMINAL = (Finished, Errored, Aborted)
 # --- the parts -----------------------------------------------------------------------------------------------------
 
 
-class Spent(Value, kw_only=True):
+class Spent(Value, frozen=True, kw_only=True):
     """A budget: how many failures of its kind were spent, of how many (−1: unlimited)."""
 
     spent: int = 0
     limit: int = 0
 
 
-class Source(Value, kw_only=True):
+class Source(Value, frozen=True, kw_only=True):
     """A source: the process that has the incarnation, and the last number folded of it."""
 
     boot: str
@@ -125,7 +125,7 @@ class Source(Value, kw_only=True):
     missing: bool = False
 
 
-class Ready(Value, kw_only=True):
+class Ready(Value, frozen=True, kw_only=True):
     """What a runner said when it was ready: address and held port, and its clock's offset to the run's clock.
 
     A time `c` on the runner's clock is `c + offset_s` on the run's.
@@ -136,7 +136,7 @@ class Ready(Value, kw_only=True):
     offset_s: float
 
 
-class Place(Value, kw_only=True):
+class Place(Value, frozen=True, kw_only=True):
     """A place of the group. `source` is the name its runner speaks under."""
 
     node: str
@@ -145,7 +145,7 @@ class Place(Value, kw_only=True):
     ready: Ready | None = None
 
 
-class RankExit(Value, kw_only=True):
+class RankExit(Value, frozen=True, kw_only=True):
     """How a rank's process ended."""
 
     exit_code: int | None = None
@@ -154,7 +154,7 @@ class RankExit(Value, kw_only=True):
     asked: bool = False
 
 
-class Rank(Value, kw_only=True):
+class Rank(Value, frozen=True, kw_only=True):
     """A rank of the present attempt. `index` is its last report's, −1 before the first."""
 
     rank: int
@@ -166,7 +166,7 @@ class Rank(Value, kw_only=True):
     exit: RankExit | None = None
 
 
-class Group(Value, kw_only=True):
+class Group(Value, frozen=True, kw_only=True):
     """The group of the present attempt.
 
     `places` is empty until the supervisor said `Placed`; `layout` until every runner is ready. `failures` holds what
@@ -188,14 +188,14 @@ class Group(Value, kw_only=True):
     released: bool = False
 
 
-class PendingRequest(Value, kw_only=True):
+class PendingRequest(Value, frozen=True, kw_only=True):
     """A request seen and not yet answered, with the input that brought it."""
 
     request: AnyRequest
     cause: Cause
 
 
-class Answered(Value, kw_only=True):
+class Answered(Value, frozen=True, kw_only=True):
     """A request's answer, kept for the client that repeats it."""
 
     id: str
@@ -203,7 +203,7 @@ class Answered(Value, kw_only=True):
     reason: str
 
 
-class Ending(Value, kw_only=True):
+class Ending(Value, frozen=True, kw_only=True):
     """An accepted wish to end the run: who, why, and the request that said so."""
 
     next: EndName
@@ -212,7 +212,7 @@ class Ending(Value, kw_only=True):
     cause: Cause
 
 
-class Notice(Value, kw_only=True):
+class Notice(Value, frozen=True, kw_only=True):
     """A preemption notice in force: nodes, deadline on the run's clock, where it came from."""
 
     nodes: tuple[str, ...]
@@ -222,7 +222,7 @@ class Notice(Value, kw_only=True):
     reason: str = ""
 
 
-class Dropped(Value, kw_only=True):
+class Dropped(Value, frozen=True, kw_only=True):
     """Voices that changed nothing, counted: of ended attempts or older incarnations; of strangers; unreadable."""
 
     stale: int = 0
@@ -230,14 +230,14 @@ class Dropped(Value, kw_only=True):
     malformed: int = 0
 
 
-class LateEvidence(Value, kw_only=True):
+class LateEvidence(Value, frozen=True, kw_only=True):
     """A failure told after its attempt had ended; may revise the first cause, spends nothing."""
 
     failure: Failure
     at_t: float
 
 
-class Committed(Value, kw_only=True):
+class Committed(Value, frozen=True, kw_only=True):
     """The newest committed checkpoint."""
 
     name: str
@@ -245,14 +245,14 @@ class Committed(Value, kw_only=True):
     attempt: int
 
 
-class Fired(Value, kw_only=True):
+class Fired(Value, frozen=True, kw_only=True):
     """A timer that fired and was not yet acted on."""
 
     timer: Timer
     cause: Cause
 
 
-class Unborn(Value, kw_only=True):
+class Unborn(Value, frozen=True, kw_only=True):
     """The state before entry 0: what `decide` is given to accept a job. `job` is resolved."""
 
     job: Job
@@ -260,7 +260,7 @@ class Unborn(Value, kw_only=True):
     jobs_sequence: int
 
 
-class RunState(Value, kw_only=True):
+class RunState(Value, frozen=True, kw_only=True):
     """The whole state of a run after entry `n`, at `t` seconds of its clock."""
 
     run: str
@@ -309,4 +309,3 @@ class RunState(Value, kw_only=True):
 AnyState = Unborn | RunState
 Verdict = Literal["folded", "repeat", "gap", "stale", "foreign"]
 """What became of a fact: see `observe`."""
-

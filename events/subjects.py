@@ -19,7 +19,7 @@ def _token(part: str | int) -> str:
     return text
 
 
-class FactSubject(Value, kw_only=True):
+class FactSubject(Value, frozen=True, kw_only=True):
     """The parts of a fact's subject."""
 
     run: str
@@ -27,7 +27,7 @@ class FactSubject(Value, kw_only=True):
     source: str
 
 
-class RequestSubject(Value, kw_only=True):
+class RequestSubject(Value, frozen=True, kw_only=True):
     """The parts of a request's subject."""
 
     run: str

@@ -72,7 +72,7 @@ class AttemptStarted(Transition, frozen=True, kw_only=True):
     kept: bool = False
 
 
-class RankLaid(Value, kw_only=True):
+class RankLaid(Value, frozen=True, kw_only=True):
     """Who a rank is: its life within the attempt and its place (index into the group's places)."""
 
     rank: int

@@ -30,7 +30,10 @@ STEPS: Final[Mapping[int, Step]] = MappingProxyType({0: _from_0})
 
 
 def upcast(data: bytes) -> bytes:
-    """Return the bytes of the current version's form of an envelope; raise `msgspec.ValidationError` if there is none."""
+    """Return the bytes of an envelope in the current version's form.
+
+    Raises `msgspec.ValidationError` when this program knows no way there.
+    """
     envelope = msgspec.json.decode(data, type=dict[str, Json])
     version = envelope.get("v")
     if version == WIRE_VERSION:
@@ -39,5 +42,7 @@ def upcast(data: bytes) -> bytes:
         envelope = {**STEPS[version](envelope), "v": version + 1}
         version += 1
     if version != WIRE_VERSION:
-        raise msgspec.ValidationError(f"version {version!r} cannot be read by this runfold (it reads 0 to {WIRE_VERSION})")
+        raise msgspec.ValidationError(
+            f"version {version!r} cannot be read by this runfold (it reads 0 to {WIRE_VERSION})"
+        )
     return msgspec.json.encode(envelope)
