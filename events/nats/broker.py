@@ -31,7 +31,8 @@ from runfold.events.nats.files import (
     write_private,
     write_private_bytes,
 )
-from runfold.events.nats.names import DEFAULT_NAMESPACE, Names, Role
+from runfold.events.nats.names import Names, Role
+from runfold.events.subjects import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -330,6 +331,10 @@ def _monitor_url(folder: Path, pid: int) -> str:
 
 
 def _end_of(output: Path) -> str:
-    tails = [path.read_bytes()[-OUTPUT_TAIL_MAX_BYTES:] for path in (output, output.parent / "nats-server.log") if path.exists()]
+    tails = [
+        path.read_bytes()[-OUTPUT_TAIL_MAX_BYTES:]
+        for path in (output, output.parent / "nats-server.log")
+        if path.is_file()
+    ]
     text = b"\n".join(tail.strip() for tail in tails if tail.strip()).decode(errors="replace")
     return text or "it printed nothing"

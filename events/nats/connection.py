@@ -32,7 +32,7 @@ PING_EVERY_S: Final = 2
 PINGS_OUTSTANDING_MAX: Final = 2
 PENDING_MAX_BYTES: Final = 8 * 1024 * 1024
 PENDING_NONE: Final = -1
-"""For connections that append: while the server is away a publish fails at once, instead of being kept and sent later."""
+"""For connections that append: while the server is away a publish fails at once, and is not kept to be sent later."""
 
 SUBSCRIPTION_MESSAGES_MAX: Final = 65_536
 SUBSCRIPTION_MAX_BYTES: Final = 64 * 1024 * 1024
@@ -73,11 +73,6 @@ class Connection:
     def is_closed(self) -> bool:
         """Whether this connection was closed for good."""
         return self.raw.is_closed
-
-    @property
-    def unanswered_pings_count(self) -> int:
-        """How many PINGs the server owes an answer; more than none in a row means it is silent."""
-        return int(getattr(self._raw_client, "_pings_outstanding", 0))
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` whenever the connection is lost, made again or closed; return the call that ends this."""
@@ -245,7 +240,8 @@ async def connect(
     connection = Connection(role, name, without_credentials(url), names or Names())
     opening = asyncio.ensure_future(connection.open(url, pending_max_bytes))
     try:
-        await asyncio.wait({opening, connection.refused}, timeout=connect_timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        first: set[asyncio.Future[None] | asyncio.Future[str]] = {opening, connection.refused}
+        await asyncio.wait(first, timeout=connect_timeout_s, return_when=asyncio.FIRST_COMPLETED)
         if opening.done():
             opening.result()
             return connection
@@ -257,6 +253,7 @@ async def connect(
             await asyncio.gather(opening, return_exceptions=True)
             await connection.close()
     if connection.refused.done():
-        raise BrokerUnreachable(f"{connection.server} refuses the credentials of {role.value}: {connection.refused.result()}")
+        why = connection.refused.result()
+        raise BrokerUnreachable(f"{connection.server} refuses the credentials of {role.value}: {why}")
     why = f": {connection.last_error}" if connection.last_error is not None else ""
     raise BrokerUnreachable(f"no broker answered at {connection.server} within {connect_timeout_s:g} s{why}")

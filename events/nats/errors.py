@@ -1,17 +1,17 @@
 """What can go wrong between us and the broker.
 
-    BrokerError
-    ├── BrokerStartFailed        nats-server did not come up
-    │   ├── StoreLocked          another server holds the store directory
-    │   └── PortTaken            another process listens on the kept port
-    ├── BrokerUnreachable        no server answers there, or it refuses our credentials
-    ├── BrokerClosed             this connection was closed for good
-    ├── Unanswered               no answer: the message may or may not have been stored (may be sent again)
-    ├── ApiRefused               the JetStream API answered with an error
-    ├── StreamMismatch           a stream exists with another configuration
-    ├── StreamsMissing           a stream that holds truth is gone; it is never made anew by itself
-    ├── BlobMissing              no blob of that digest
-    └── BlobDamaged              a blob's bytes are not those of its digest
+BrokerError
+├── BrokerStartFailed        nats-server did not come up
+│   ├── StoreLocked          another server holds the store directory
+│   └── PortTaken            another process listens on the kept port
+├── BrokerUnreachable        no server answers there, or it refuses our credentials
+├── BrokerClosed             this connection was closed for good
+├── Unanswered               no answer: the message may or may not have been stored (may be sent again)
+├── ApiRefused               the JetStream API answered with an error
+├── StreamMismatch           a stream exists with another configuration
+├── StreamsMissing           a stream that holds truth is gone; it is never made anew by itself
+├── BlobMissing              no blob of that digest
+└── BlobDamaged              a blob's bytes are not those of its digest
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 import msgspec
 
 from runfold.events.nats.errors import BrokerUnreachable
-from runfold.events.nats.names import DEFAULT_NAMESPACE, Role
+from runfold.events.nats.names import Role
+from runfold.events.subjects import DEFAULT_NAMESPACE
 
 CONNECTION_FILE: Final = "connection.json"
 ADMIN_FILE: Final = "admin.json"
@@ -99,4 +100,4 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
     except FileNotFoundError:
         return None
     except msgspec.DecodeError as error:
-        raise BrokerUnreachable(f"{path} is damaged ({error}): start the service again, which writes it anew") from error
+        raise BrokerUnreachable(f"{path} is damaged ({error}). Start the service again: it is written anew") from error

@@ -1,13 +1,11 @@
-"""What things are called on the broker: streams, buckets, users and inboxes of one namespace."""
+"""What things are called on the broker beside the subjects: streams, buckets, users and their inboxes."""
 
 from __future__ import annotations
 
-import re
 from enum import StrEnum
 from typing import Final
 
-DEFAULT_NAMESPACE: Final = "runfold"
-_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9_-]{0,31}")
+from runfold.events.subjects import DEFAULT_NAMESPACE, Subjects
 
 JOBS_CONSUMER: Final = "controllers"
 """The one durable consumer of the JOBS stream."""
@@ -31,29 +29,29 @@ class Role(StrEnum):
 
 
 class Names:
-    """The names of one namespace's streams; `prefix` starts every subject."""
+    """The names of one namespace's streams and buckets; `subjects` builds its subjects."""
 
     def __init__(self, namespace: str = DEFAULT_NAMESPACE) -> None:
-        if not _NAMESPACE.fullmatch(namespace):
-            raise ValueError(
-                f"namespace {namespace!r} cannot be used: a to z, 0 to 9, _ and -, at most 32 of them, "
-                f"the first a letter or digit"
-            )
-        self.prefix = namespace
-        upper = namespace.upper()
-        self.account = upper
-        self.jobs = f"{upper}_JOBS"
-        self.refusals = f"{upper}_REFUSALS"
-        self.inbox = f"{upper}_INBOX"
-        self.log = f"{upper}_LOG"
-        self.assignments = f"{upper}_ASSIGNMENTS"
-        self.output = f"{upper}_OUTPUT"
-        self.status_bucket = f"{upper}_STATUS"
-        self.leases_bucket = f"{upper}_LEASES"
-        self.owners_bucket = f"{upper}_OWNERS"
-        self.snapshots_bucket = f"{upper}_SNAPSHOTS"
-        self.blobs_bucket = f"{upper}_BLOBS"
+        subjects = Subjects(namespace)
+        self.subjects = subjects
+        self.account = namespace.upper()
+        self.jobs = subjects.stream("JOBS")
+        self.refusals = subjects.stream("REFUSALS")
+        self.inbox = subjects.stream("INBOX")
+        self.log = subjects.stream("LOG")
+        self.assignments = subjects.stream("ASSIGNMENTS")
+        self.output = subjects.stream("OUTPUT")
+        self.status_bucket = subjects.stream("STATUS")
+        self.leases_bucket = subjects.stream("LEASES")
+        self.owners_bucket = subjects.stream("OWNERS")
+        self.snapshots_bucket = subjects.stream("SNAPSHOTS")
+        self.blobs_bucket = subjects.stream("BLOBS")
         self.blobs = f"OBJ_{self.blobs_bucket}"
+
+    @property
+    def namespace(self) -> str:
+        """The first token of every subject."""
+        return self.subjects.namespace
 
     @staticmethod
     def stream_of(bucket: str) -> str:

@@ -54,7 +54,7 @@ def _reading(*streams: str) -> tuple[str, ...]:
 def _controller(names: Names) -> Rights:
     buckets = (names.status_bucket, names.leases_bucket, names.owners_bucket, names.snapshots_bucket)
     leases = names.stream_of(names.leases_bucket)
-    prefix = names.prefix
+    prefix = names.namespace
     return Rights(
         publish=(
             f"{prefix}.run.*.log.*",
@@ -83,7 +83,7 @@ def _controller(names: Names) -> Rights:
 
 
 def _worker(names: Names) -> Rights:
-    prefix = names.prefix
+    prefix = names.namespace
     return Rights(
         publish=(
             f"{prefix}.run.*.fact.>",
@@ -99,7 +99,7 @@ def _worker(names: Names) -> Rights:
 
 
 def _client(names: Names) -> Rights:
-    prefix = names.prefix
+    prefix = names.namespace
     buckets = (names.status_bucket, names.leases_bucket, names.owners_bucket, names.snapshots_bucket)
     return Rights(
         publish=(

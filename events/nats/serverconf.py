@@ -58,8 +58,9 @@ def _subjects(subjects: Iterable[str]) -> str:
     return f"[\n{lines}\n        ]"
 
 
-def embedded(*, name: str, names: Names, port: int, folder: Path, max_file_bytes: int,
-             password: Callable[[Role], str]) -> str:
+def embedded(
+    *, name: str, names: Names, port: int, folder: Path, max_file_bytes: int, password: Callable[[Role], str]
+) -> str:
     """Render the embedded broker's whole configuration: one node, loopback, every message synced."""
     return (
         f"server_name: {quoted(name)}\n"

@@ -1,0 +1,282 @@
+"""Every stream and bucket, as data; created by admin on an empty store, checked everywhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.events import limits
+from runfold.events.nats.api import NS_PER_S, StreamConfig
+from runfold.events.nats.errors import StreamMismatch, StreamsMissing
+from runfold.events.nats.files import write_private
+from runfold.events.nats.names import JOBS_CONSUMER, Names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from runfold.events.nats.api import Api, StreamInfo
+
+GIB: Final = 1024**3
+MIB: Final = 1024**2
+HEADERS_MAX_BYTES: Final = 4 * 1024
+"""Room for the headers, which count into a stream's `max_msg_size`."""
+DEDUPE_S: Final = 120
+OUTPUT_BATCHES_KEPT_MAX: Final = 256
+LEASES_MAX_BYTES: Final = 8 * MIB
+# The server counts what streams may hold against its limit when they are made.
+STORAGE_USED_RATIO: Final = 0.9
+
+_FREE_FIELDS: Final = frozenset({"max_bytes", "num_replicas"})
+"""What an operator may set as they like: how much is kept, and how often."""
+
+
+class CreatedMarker(msgspec.Struct, frozen=True):
+    """What is kept outside the store of the streams' creation: which LOG it was."""
+
+    log_created: str
+
+
+def stream_configs(names: Names, *, storage_max_bytes: int | None = None, replicas: int = 1) -> list[StreamConfig]:
+    """Return the configuration of every stream, LOG first.
+
+    With `storage_max_bytes` the streams' sizes are scaled down so that all of them fit in it together.
+    """
+    subjects = names.subjects
+    prefix = f"{names.namespace}.run.*"
+    headers = HEADERS_MAX_BYTES
+    refuse = {"discard": "new", "num_replicas": replicas}
+    forget = {"discard": "old", "num_replicas": replicas}
+    # What can be rebuilt does not wait for the disk; only an unreplicated stream can be told so.
+    rebuilt = {**forget, "persist_mode": "async"} if replicas == 1 else forget
+    configs = [
+        # Not `deny_purge`, which can never be undone: the right to purge is withheld by permissions.
+        _stream(
+            names.log,
+            (f"{prefix}.log.*",),
+            4 * GIB,
+            refuse,
+            deny_delete=True,
+            allow_direct=True,
+            duplicate_window=DEDUPE_S * NS_PER_S,
+            max_msg_size=limits.ENTRY_MAX_BYTES + headers,
+        ),
+        _stream(
+            names.jobs,
+            (subjects.jobs,),
+            GIB // 4,
+            refuse,
+            retention="workqueue",
+            duplicate_window=DEDUPE_S * NS_PER_S,
+            max_msg_size=limits.JOB_MAX_BYTES + headers,
+        ),
+        _stream(
+            names.refusals,
+            (subjects.refused("*"),),
+            GIB // 16,
+            forget,
+            max_age=int(limits.REFUSALS_AGE_MAX_S) * NS_PER_S,
+            allow_direct=True,
+        ),
+        _stream(
+            names.inbox,
+            (f"{prefix}.fact.>", f"{prefix}.request.*"),
+            2 * GIB,
+            refuse,
+            max_age=int(limits.INBOX_AGE_MAX_S) * NS_PER_S,
+            max_msg_size=limits.FACT_MESSAGE_MAX_BYTES + headers,
+        ),
+        _stream(
+            names.assignments,
+            (subjects.assignment("*"),),
+            GIB // 2,
+            refuse,
+            max_msgs_per_subject=1,
+            max_msg_size=limits.ASSIGNMENT_MAX_BYTES + headers,
+        ),
+        _stream(
+            names.output,
+            (f"{prefix}.out.*.*",),
+            2 * GIB,
+            rebuilt,
+            max_msgs_per_subject=OUTPUT_BATCHES_KEPT_MAX,
+            max_msg_size=limits.OUTPUT_BATCH_MAX_BYTES + headers,
+            allow_direct=True,
+        ),
+        _bucket(names, names.status_bucket, GIB // 2, rebuilt, max_msg_size=limits.STATUS_MAX_BYTES + headers),
+        _bucket(names, names.owners_bucket, GIB // 16, refuse),
+        _bucket(names, names.snapshots_bucket, GIB // 2, rebuilt),
+        _stream(
+            names.blobs,
+            (f"$O.{names.blobs_bucket}.C.>", f"$O.{names.blobs_bucket}.M.>"),
+            2 * GIB,
+            refuse,
+            allow_rollup_hdrs=True,
+            allow_direct=True,
+        ),
+    ]
+    return _fitted(configs, storage_max_bytes)
+
+
+def leases_config(names: Names) -> StreamConfig:
+    """Return the configuration of the lease bucket, the one stream that a controller may create."""
+    options = {"discard": "new", "storage": "memory", "allow_msg_ttl": True}
+    return _bucket(names, names.leases_bucket, LEASES_MAX_BYTES, options)
+
+
+def _stream(
+    name: str, subjects: tuple[str, ...], max_bytes: int, shared: Mapping[str, object], **options: object
+) -> StreamConfig:
+    fields = {"name": name, "subjects": subjects, "max_bytes": max_bytes, **shared, **options}
+    return msgspec.convert(fields, StreamConfig)
+
+
+def _bucket(names: Names, bucket: str, max_bytes: int, shared: Mapping[str, object], **options: object) -> StreamConfig:
+    return _stream(
+        names.stream_of(bucket),
+        (f"$KV.{bucket}.>",),
+        max_bytes,
+        shared,
+        max_msgs_per_subject=1,
+        allow_rollup_hdrs=True,
+        deny_delete=True,
+        **options,
+    )
+
+
+def _fitted(configs: list[StreamConfig], storage_max_bytes: int | None) -> list[StreamConfig]:
+    if storage_max_bytes is None:
+        return configs
+    share = storage_max_bytes * STORAGE_USED_RATIO / sum(config.max_bytes for config in configs)
+    if share >= 1:
+        return configs
+    return [msgspec.structs.replace(config, max_bytes=int(config.max_bytes * share)) for config in configs]
+
+
+async def provision(
+    api: Api,
+    names: Names,
+    *,
+    storage_max_bytes: int | None = None,
+    replicas: int = 1,
+    marker: Path | None = None,
+) -> None:
+    """Create what is not there yet (as admin), on an empty store only; an existing one is checked.
+
+    LOG is created first, so that a creation cut short is known by an empty LOG and finished the next time.
+    `marker` is a file outside the store that says that the streams were once created.
+
+    Raises:
+        StreamMismatch: a stream exists with another configuration; nothing is changed.
+        StreamsMissing: a stream is gone that held, or stood beside, entries of runs; nothing is created.
+    """
+    configs = stream_configs(names, storage_max_bytes=storage_max_bytes, replicas=replicas)
+    found = {config.name: await api.stream_info(config.name) for config in configs}
+    _refuse_losses(names, found, _read_marker(marker))
+    differences = _differences(configs, found)
+    if differences:
+        raise StreamMismatch(differences)
+    for config in configs:
+        if found[config.name] is None:
+            await api.create_stream(config)
+    await ensure_leases(api, names)
+    await _ensure_jobs_consumer(api, names)
+    log = await api.stream_info(names.log)
+    if marker is not None and log is not None:
+        write_private(marker, CreatedMarker(log_created=log.created))
+
+
+async def check(api: Api, names: Names) -> None:
+    """See that every stream is there and configured as this version needs.
+
+    Raises:
+        StreamMismatch: the differences, field by field.
+        StreamsMissing: which are not there.
+    """
+    configs = stream_configs(names)
+    found = {config.name: await api.stream_info(config.name) for config in configs}
+    missing = [name for name, info in found.items() if info is None]
+    if missing:
+        raise StreamsMissing(missing, "the broker was not prepared for runfold, or lost them")
+    differences = _differences(configs, found)
+    if differences:
+        raise StreamMismatch(differences)
+
+
+async def ensure_leases(api: Api, names: Names) -> None:
+    """Create the lease bucket when it is not there: it lives in memory and does not survive the broker."""
+    config = leases_config(names)
+    info = await api.stream_info(config.name)
+    if info is None:
+        info = await api.create_stream(config)
+    differences = _differences([config], {config.name: info})
+    if differences:
+        raise StreamMismatch(differences)
+
+
+async def _ensure_jobs_consumer(api: Api, names: Names) -> None:
+    await api.create_consumer(
+        names.jobs,
+        JOBS_CONSUMER,
+        {
+            "durable_name": JOBS_CONSUMER,
+            "ack_policy": "explicit",
+            "ack_wait": int(limits.JOBS_ACK_WAIT_S * NS_PER_S),
+            "max_deliver": -1,
+        },
+    )
+
+
+def _refuse_losses(names: Names, found: Mapping[str, StreamInfo | None], marker: CreatedMarker | None) -> None:
+    missing = [name for name, info in found.items() if info is None]
+    log = found[names.log]
+    if log is None:
+        if len(missing) < len(found):
+            raise StreamsMissing([names.log], "other streams of this namespace are there")
+        if marker is not None:
+            raise StreamsMissing(missing, f"they were created on {marker.log_created} and the store is empty now")
+        return
+    if marker is not None and marker.log_created != log.created:
+        raise StreamsMissing(
+            [names.log], f"the one there was created on {log.created}, this directory's on {marker.log_created}"
+        )
+    if missing and (marker is not None or log.state.last_seq > 0):
+        raise StreamsMissing(missing, "they stood beside the log of runs")
+
+
+def _read_marker(marker: Path | None) -> CreatedMarker | None:
+    if marker is None or not marker.exists():
+        return None
+    return msgspec.json.decode(marker.read_bytes(), type=CreatedMarker)
+
+
+def _differences(configs: list[StreamConfig], found: Mapping[str, StreamInfo | None]) -> list[str]:
+    lines: list[str] = []
+    for wanted in configs:
+        info = found.get(wanted.name)
+        if info is not None:
+            lines += _stream_differences(wanted, info.config)
+    return lines
+
+
+def _stream_differences(wanted: StreamConfig, there: StreamConfig) -> list[str]:
+    lines: list[str] = []
+    for field in StreamConfig.__struct_fields__:
+        expected, actual = getattr(wanted, field), getattr(there, field)
+        if field == "subjects":
+            expected, actual = sorted(expected), sorted(actual)
+        if field in _FREE_FIELDS or expected == actual or _left_to_server(field, expected, there):
+            continue
+        lines.append(f"{wanted.name}: {field} is {actual!r}, needed {expected!r}")
+    if there.max_bytes <= 0:
+        lines.append(f"{wanted.name}: max_bytes is not set; without it a full disk stops the broker")
+    return lines
+
+
+def _left_to_server(field: str, expected: object, there: StreamConfig) -> bool:
+    """Say whether a difference comes from a default that the server fills in."""
+    if field == "duplicate_window":
+        return expected == 0
+    # A replicated stream cannot have it.
+    return field == "persist_mode" and there.num_replicas > 1
