@@ -1,5 +1,78 @@
-"""A training run is a fold: facts in, decisions logged, the log alone tells and rebuilds the run."""
+"""A training run is a fold: facts in, decisions logged, the log alone tells and rebuilds the run.
+
+```text
+in a training function      report  get_context  get_checkpoint  barrier  broadcast_from_rank_zero  all_gather
+to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
+what goes wrong             errors
+```
+
+Names are loaded when they are first used: `import runfold` alone costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from runfold import errors
+    from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig
+    from runfold.result import Result
+    from runfold.trainer import RunConfig, Trainer
+    from runfold.workers.session import (
+        all_gather,
+        barrier,
+        broadcast_from_rank_zero,
+        get_checkpoint,
+        get_context,
+        report,
+    )
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "CheckpointConfig",
+    "FailureConfig",
+    "Result",
+    "RunConfig",
+    "ScalingConfig",
+    "Trainer",
+    "__version__",
+    "all_gather",
+    "barrier",
+    "broadcast_from_rank_zero",
+    "errors",
+    "get_checkpoint",
+    "get_context",
+    "report",
+]
+
+_MODULE_OF: Final = {
+    "CheckpointConfig": "runfold.events.config",
+    "FailureConfig": "runfold.events.config",
+    "Result": "runfold.result",
+    "RunConfig": "runfold.trainer",
+    "ScalingConfig": "runfold.events.config",
+    "Trainer": "runfold.trainer",
+    "all_gather": "runfold.workers.session",
+    "barrier": "runfold.workers.session",
+    "broadcast_from_rank_zero": "runfold.workers.session",
+    "errors": "runfold.errors",
+    "get_checkpoint": "runfold.workers.session",
+    "get_context": "runfold.workers.session",
+    "report": "runfold.workers.session",
+}
+
+
+def __getattr__(name: str) -> object:
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module 'runfold' has no attribute {name!r}")
+    loaded = import_module(module)
+    value = loaded if name == "errors" else getattr(loaded, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,55 @@
+"""What all commands share: how one is called, how its errors are said, and the options that find the service."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from runfold.errors import RunfoldError, exit_code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Format = Literal["text", "json"]
+
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The run's id.", show_default=False)]
+DataOption = Annotated[
+    str | None, typer.Option("--data", metavar="DIR", help="The data directory (or RUNFOLD_DATA).", show_default=False)
+]
+ServerOption = Annotated[
+    str | None,
+    typer.Option("--server", metavar="URL", help="The broker's address (or RUNFOLD_SERVER).", show_default=False),
+]
+ContextOption = Annotated[
+    str | None,
+    typer.Option("--context", metavar="NAME", help="A context of the nats program.", show_default=False),
+]
+OutputOption = Annotated[
+    Format, typer.Option("-o", "--output", metavar="FORMAT", help="text or json.", show_default=True)
+]
+
+
+def run_command(name: str, module: str, words: list[str]) -> int:
+    """Load a command and call it with these words; return the exit code."""
+    function: Callable[..., object] = import_module(module).command
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(name)(function)
+    try:
+        app(args=words, prog_name=f"runfold {name}")
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except RunfoldError as error:
+        say_error(str(error))
+        return exit_code_of(error)
+    return 0
+
+
+def say_error(text: str) -> None:
+    """Print an error: its first line first, details after it."""
+    first, _, details = text.partition("\n")
+    print(f"runfold: {first}", file=sys.stderr)
+    if details:
+        print(details, file=sys.stderr)

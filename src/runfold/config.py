@@ -1,0 +1,61 @@
+"""The settings of this process, read once from the environment into a frozen object; nobody else looks there."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runfold.events.subjects import DEFAULT_NAMESPACE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DATA_VARIABLE: Final = "RUNFOLD_DATA"
+SERVER_VARIABLE: Final = "RUNFOLD_SERVER"
+CONTEXT_VARIABLE: Final = "RUNFOLD_CONTEXT"
+NAMESPACE_VARIABLE: Final = "RUNFOLD_NAMESPACE"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where things are found, unless an option of the command says otherwise.
+
+    `contexts_dir` holds the contexts of the `nats` program; `peer_variables` are the RAY_TRAIN_* variables that are
+    set, and not read by runfold.
+    """
+
+    data_dir: Path
+    server: str | None
+    context: str | None
+    namespace: str
+    contexts_dir: Path
+    peer_variables: tuple[str, ...]
+    user: str
+
+
+def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from the environment (this process's, unless another is given)."""
+    env = os.environ if environ is None else environ
+    config_home = env.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Settings(
+        data_dir=Path(env.get(DATA_VARIABLE) or _default_data_dir()).expanduser().absolute(),
+        server=env.get(SERVER_VARIABLE) or None,
+        context=env.get(CONTEXT_VARIABLE) or None,
+        namespace=env.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE,
+        contexts_dir=Path(config_home) / "nats" / "context",
+        peer_variables=tuple(sorted(name for name in env if name.startswith("RAY_TRAIN_"))),
+        user=env.get("USER") or env.get("LOGNAME") or "",
+    )
+
+
+def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment for a process of our own: this one's, with the working directory kept off its path."""
+    return {**os.environ, "PYTHONSAFEPATH": "1", **(extra or {})}
+
+
+def _default_data_dir() -> str:
+    from platformdirs import user_data_dir
+
+    return user_data_dir("runfold", appauthor=False)
