@@ -85,6 +85,6 @@ class Status(Document, frozen=True, kw_only=True):
         return self.state in ("finished", "errored", "aborted")
 
     @property
-    def order(self) -> tuple[int, int]:
-        """What readers compare: a status not newer than the one held is ignored."""
-        return (self.epoch, self.head.n)
+    def order(self) -> tuple[int, int, bool]:
+        """What readers compare: a status not newer than the one held is ignored; quarantine comes after its entry."""
+        return (self.epoch, self.head.n, self.quarantined is not None)
