@@ -31,7 +31,7 @@ lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-examples  ## Measure the figures of benchmarks/ and print the table
-	$(BIN)/python -m benchmarks
+	$(BIN)/python benchmarks
 
 wheel-test: $(VENV)/.installed-dev  ## Build the wheel and try it in a second environment, the source away
 	$(BIN)/python tests/wheel/check.py
