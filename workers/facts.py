@@ -1,0 +1,187 @@
+"""A source about one run: joins it, publishes its facts, and learns what of them is folded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from runfold.events.assignment import Assignment
+from runfold.events.beats import Folded
+from runfold.events.facts import AnyFact
+from runfold.events.nats.client import RawMessage, RawSubscription
+from runfold.events.nats.connection import Connection
+from runfold.events.nats.errors import BrokerClosed, Unanswered
+from runfold.events.nats.publish import Acked, Rejected, publish_acked
+from runfold.events.requests import Join
+from runfold.workers.spool import FactBytes, Spool
+
+JOIN_REPEAT_S: Final = 1.0
+PUBLISH_TIMEOUT_S: Final = 2.0
+PUBLISH_RETRY_S: Final = 0.2
+"""After a message that was refused or got no answer; the same bytes are sent again, without a limit."""
+SUBSCRIBE_RETRY_S: Final = 0.5
+
+_LOG: Final = logging.getLogger("runfold.workers")
+_FOLDED: Final = msgspec.json.Decoder(Folded)
+
+
+class Facts:
+    """Speaks for `source` about `run`. `start` it, `say` facts, `hear` assignments, `close` it.
+
+    `on_change` is called when the spool has become full or has room again. `superseded` turns true when the log
+    has given the source's name to a newer process: then nothing is said any more.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        run: str,
+        source: str,
+        boot: str,
+        flush_s: float,
+        on_change: Callable[[], None] | None = None,
+    ) -> None:
+        self.run = run
+        self.source = source
+        self.boot = boot
+        self.superseded = False
+        self.spool = Spool(run, source, flush_s=flush_s)
+        self._connection = connection
+        self._subjects = connection.names.subjects
+        self._on_change = on_change
+        self._was_full = False
+        self._wake = asyncio.Event()
+        self._moved = asyncio.Condition()
+        self._joined = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._subscription: RawSubscription | None = None
+
+    def start(self) -> None:
+        """Begin to join and to publish."""
+        for work, name in ((self._join, "join"), (self._publish, "publish"), (self._listen, "folded")):
+            self._tasks.append(asyncio.create_task(work(), name=f"{name} {self.run}"))
+
+    def say(self, fact: AnyFact) -> None:
+        """Take a fact; it is numbered here. Raises `FactTooLargeError` when it fits in no message."""
+        self.spool.add(fact, time.monotonic())
+        self._stir()
+
+    def hear(self, assignment: Assignment) -> None:
+        """Take what an assignment says of this source: its incarnation, what is folded of it."""
+        given = next((one for one in assignment.joined if one.source == self.source), None)
+        if given is None:
+            return
+        if given.boot == self.boot:
+            self.spool.join(given.incarnation, time.monotonic())
+            self._joined.set()
+        elif self.spool.incarnation is not None:
+            self.superseded = True
+        if self.spool.incarnation == given.incarnation:
+            self._take_folded(assignment.folded)
+
+    async def settled(self, timeout_s: float) -> bool:
+        """Wait until the broker holds everything said; False when it does not within the time."""
+        try:
+            async with asyncio.timeout(timeout_s), self._moved:
+                await self._moved.wait_for(lambda: self.spool.settled)
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End without a further word; what is not acknowledged is dropped."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._subscription is not None:
+            await self._connection.unsubscribe(self._subscription)
+            self._subscription = None
+
+    # --- the tasks
+
+    async def _join(self) -> None:
+        subject = self._subjects.request(self.run, "join")
+        data = msgspec.json.encode(Join(id=self.boot, source=self.source, boot=self.boot))
+        while not self._joined.is_set():
+            await self._send(subject, data)
+            try:
+                await asyncio.wait_for(self._joined.wait(), JOIN_REPEAT_S)
+            except TimeoutError:
+                continue
+
+    async def _publish(self) -> None:
+        await self._joined.wait()
+        while True:
+            self._wake.clear()
+            now = time.monotonic()
+            message = None if self.superseded else self.spool.message(now)
+            if message is None:
+                await self._nap(self.spool.wake_at(now), now)
+            elif await self._publish_once(message):
+                self.spool.acked(message, time.monotonic())
+                await self._tell_moved()
+            else:
+                await asyncio.sleep(PUBLISH_RETRY_S)
+
+    async def _publish_once(self, message: FactBytes) -> bool:
+        return await self._send(self._subjects.fact(self.run, message.attempt, self.source), message.data)
+
+    async def _send(self, subject: str, data: bytes) -> bool:
+        """Publish once; False when it is to be sent again."""
+        try:
+            await self._connection.wait_up()
+            match await publish_acked(self._connection, subject, data, timeout_s=PUBLISH_TIMEOUT_S):
+                case Acked():
+                    return True
+                case Rejected() as refused:
+                    _LOG.warning("%s: the broker refuses %s: %s; trying on", self.run, subject, refused.description)
+        except Unanswered as error:
+            _LOG.info("%s: %s; sending it again", self.run, error)
+        except BrokerClosed:
+            await asyncio.Event().wait()  # the owner closes us next
+        return False
+
+    async def _nap(self, wake_at: float | None, now: float) -> None:
+        timeout_s = None if wake_at is None or self.superseded else max(0.0, wake_at - now)
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    async def _listen(self) -> None:
+        while self._subscription is None:
+            try:
+                subject = self._subjects.folded(self.run)
+                self._subscription = await self._connection.subscribe(subject, self._heard_folded)
+            except Unanswered:
+                await asyncio.sleep(SUBSCRIBE_RETRY_S)
+
+    async def _heard_folded(self, message: RawMessage) -> None:
+        try:
+            folded = _FOLDED.decode(message.data)
+        except msgspec.DecodeError:
+            return
+        self._take_folded(folded.folded)
+
+    def _take_folded(self, folded: dict[str, int]) -> None:
+        if self.spool.incarnation is not None and (number := folded.get(self.source)) is not None:
+            self.spool.folded(number, time.monotonic())
+            self._stir()
+
+    async def _tell_moved(self) -> None:
+        async with self._moved:
+            self._moved.notify_all()
+
+    def _stir(self) -> None:
+        self._wake.set()
+        if self.spool.full != self._was_full:
+            self._was_full = self.spool.full
+            if self._on_change is not None:
+                self._on_change()
