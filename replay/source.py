@@ -1,0 +1,98 @@
+"""Finding a run's entries: in the live stream, in an archive, or in an exported file.
+
+    history = load("digits.jsonl")                  # or an archive's directory or URL, or a run archived in data_dir
+    history = await open_source("digits-7k2", data_dir=data, live=log_of)    # the service first, then the archive
+
+Neither a broker, a controller, Ray nor the user's code is needed for `load`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from runfold.events.job import RUN_ID
+from runfold.events.log import Log
+from runfold.replay.archive import archive_path
+from runfold.replay.errors import CannotRead, NotFound
+from runfold.replay.export import read_export
+from runfold.replay.history import History, Raw, Where, link_up
+from runfold.replay.store import is_url, open_store
+from runfold.replay.unarchive import read_archive
+
+EXPORT_MAX_BYTES: Final = 4 * 1024**3
+
+
+def load(target: str | Path, *, data_dir: str | Path | None = None, deep: bool = False) -> History:
+    """Return the history of an exported file, an archive's directory or URL, or a run archived under `data_dir`.
+
+    A URL ending in `.jsonl` is an exported file. `deep` checks an archive's blobs and output as well (for the audit).
+    Damage does not raise: it stands in the history. Raises `NotFound` or `CannotRead`.
+    """
+    text = str(target)
+    if is_url(text):
+        return _export_at_url(text) if text.endswith(".jsonl") else read_archive(open_store(text), deep=deep).history
+    looked: list[str] = []
+    if data_dir is not None and RUN_ID.fullmatch(text):
+        where = archive_path(data_dir, text)
+        looked.append(where)
+        try:
+            return read_archive(open_store(where), deep=deep).history
+        except NotFound:
+            pass
+    path = Path(text)
+    looked.append(str(path))
+    try:
+        if path.is_dir():
+            return read_archive(open_store(path), deep=deep).history
+        if path.is_file():
+            return _export_in_file(path)
+    except OSError as error:
+        raise CannotRead(f"{path}: {error}") from error
+    raise NotFound(f"no run, export or archive called {text!r}: looked at {', '.join(looked)}")
+
+
+async def read_log(log: Log, run: str) -> History:
+    """Return the history in a run's live log as far as it goes now; without links when the log is empty."""
+    name = f"the log of {run}"
+    raws = [Raw(data=stored.data, where=Where(file=name, sequence=stored.sequence)) async for stored in log.read()]
+    linked = link_up(raws, run)
+    return History(target=run, kind="stream", run=run, links=linked.links, strays=linked.strays, damages=linked.damages)
+
+
+async def open_source(
+    target: str | Path,
+    *,
+    data_dir: str | Path | None = None,
+    live: Callable[[str], Log] | None = None,
+    deep: bool = False,
+) -> History:
+    """Return the history of a run id from the service, else as `load` does.
+
+    `live` gives the log of a run on the service; None when no service answers. A run's own id goes before a file or
+    directory of that name. Raises what `load` raises; errors of the log pass through.
+    """
+    text = str(target)
+    if live is not None and not isinstance(target, Path) and RUN_ID.fullmatch(text):
+        history = await read_log(live(text), text)
+        if history.links or history.damages:
+            return history
+    return load(target, data_dir=data_dir, deep=deep)
+
+
+def _export_in_file(path: Path) -> History:
+    size = path.stat().st_size
+    if size > EXPORT_MAX_BYTES:
+        raise CannotRead(f"{path} has {size} bytes, more than export_max_bytes ({EXPORT_MAX_BYTES}); archive the run")
+    return read_export(path.read_bytes(), path.name)
+
+
+def _export_at_url(url: str) -> History:
+    folder, _, name = url.rpartition("/")
+    try:
+        return read_export(open_store(folder).read(name), name)
+    except FileNotFoundError:
+        raise NotFound(f"nothing stands at {url}") from None
+    except OSError as error:
+        raise CannotRead(f"{url}: {error}. Try again when the storage answers") from error

@@ -1,0 +1,201 @@
+"""Reading an archive: everything that is read is checked against its manifest, and what is wrong is remembered.
+
+Byte ranges within a segment are of its unpacked lines.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from runfold.events.limits import ARCHIVE_SEGMENT_MAX_BYTES, ENTRY_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES
+from runfold.replay.errors import CannotRead, NotFound
+from runfold.replay.history import Damage, Flaw, History, KnownHead, Raw, Where, cut_lines, link_up
+from runfold.replay.manifest import (
+    BLOBS,
+    LAST,
+    NO_MANIFEST,
+    SEGMENTS,
+    BadManifest,
+    LastManifest,
+    SegmentManifest,
+    decode_last,
+    decode_segment,
+    digest,
+    output_file,
+)
+from runfold.replay.pack import BadPack, unpack
+from runfold.replay.store import Store
+
+_UNPACKED_MAX_BYTES: Final = ARCHIVE_SEGMENT_MAX_BYTES + ENTRY_MAX_BYTES
+"""A segment closes before it outgrows its limit; one entry alone may."""
+
+
+class Archived(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive as read: its history, its segments' manifests with their digests, its last manifest."""
+
+    history: History
+    segments: tuple[tuple[SegmentManifest, str], ...]
+    last: LastManifest | None
+
+
+def read_archive(store: Store, *, deep: bool = False) -> Archived:
+    """Read an archive whole. `deep` reads blobs and outputs as well, only to check them.
+
+    Raises `NotFound` when nothing of an archive stands there, `CannotRead` when the storage refuses.
+    """
+    try:
+        return _Reader(store).read(deep=deep)
+    except OSError as error:
+        raise CannotRead(f"{store.url}: {error}. Nothing was changed; try again when the storage answers") from error
+
+
+def read_last(store: Store) -> LastManifest | None:
+    """Return an archive's last manifest; None when it is not closed or that file is damaged (`read_archive` says)."""
+    try:
+        return decode_last(store.read(LAST))
+    except (FileNotFoundError, NotADirectoryError, BadManifest):
+        return None
+    except OSError as error:
+        raise CannotRead(f"{store.url}: {error}") from error
+
+
+def read_blob(store: Store, sha256: str) -> bytes:
+    """Return a blob that entries name; raise `NotFound` or `CannotRead` when it is not there or is not that one."""
+    try:
+        data = store.read(f"{BLOBS}/{sha256}")
+    except FileNotFoundError:
+        raise NotFound(f"the archive {store.url} has no blob {sha256}") from None
+    if digest(data) != sha256:
+        raise CannotRead(f"the blob {sha256} in {store.url} was changed: its bytes have {digest(data)}")
+    return data
+
+
+def read_output(store: Store, attempt: int, rank: int) -> tuple[bytes, ...]:
+    """Return the archived batches of a rank's output, oldest first; nothing when it had none."""
+    name = output_file(attempt, rank)
+    try:
+        return tuple(unpack(store.read(name), OUTPUT_TAIL_MAX_BYTES).splitlines())
+    except FileNotFoundError:
+        return ()
+    except BadPack as error:
+        raise CannotRead(f"{name} in {store.url} is damaged: {error}") from None
+
+
+class _Reader:
+    """One reading of an archive; `damages` grows as it goes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.damages: list[Damage] = []
+
+    def read(self, *, deep: bool) -> Archived:
+        raws, segments = self._segments()
+        last = self._last(segments)
+        if not segments and last is None and not self.damages:
+            raise NotFound(f"no archive of a run stands at {self.store.url}")
+        linked = link_up(raws, last.run if last else segments[0][0].run if segments else None)
+        if last is not None and deep:
+            self._check_blobs(last)
+            self._check_outputs(last)
+        history = History(
+            target=self.store.url,
+            kind="archive",
+            run=linked.run,
+            links=linked.links,
+            strays=linked.strays,
+            damages=(*linked.damages, *self.damages),
+            heads=_heads(segments, last),
+        )
+        return Archived(history=history, segments=tuple(segments), last=last)
+
+    def _found(self, flaw: Flaw, file: str, what: str, n: int | None = None) -> None:
+        self.damages.append(Damage(flaw=flaw, what=what, n=n, where=Where(file=file)))
+
+    def _segments(self) -> tuple[list[Raw], list[tuple[SegmentManifest, str]]]:
+        raws: list[Raw] = []
+        found: list[tuple[SegmentManifest, str]] = []
+        before = NO_MANIFEST
+        for name in (f"{SEGMENTS}/{name}" for name in self.store.names(SEGMENTS) if name.endswith(".json")):
+            data = self.store.read(name)
+            manifest = self._manifest(name, data, before)
+            before = digest(data)
+            if manifest is not None:
+                found.append((manifest, before))
+            raws.extend(self._lines(f"{name}l.zst", manifest))
+        return raws, found
+
+    def _manifest(self, name: str, data: bytes, before: str) -> SegmentManifest | None:
+        try:
+            manifest = decode_segment(data)
+        except BadManifest as error:
+            self._found("manifest", name, f"this manifest cannot be read: {error}")
+            return None
+        if manifest.previous != before:
+            what = "this manifest names another one before it: that one is missing, or was changed"
+            self._found("manifest", name, what, manifest.first_n)
+        return manifest
+
+    def _lines(self, file: str, manifest: SegmentManifest | None) -> list[Raw]:
+        first_n = manifest.first_n if manifest else None
+        try:
+            packed = self.store.read(file)
+        except FileNotFoundError:
+            self._found("segment", file, "this segment is missing: its manifest stands alone", first_n)
+            return []
+        if manifest is not None and digest(packed) != manifest.sha256:
+            self._found(
+                "segment", file, "this segment was changed: its bytes are not those its manifest names", first_n
+            )
+        try:
+            lines = unpack(packed, _UNPACKED_MAX_BYTES)
+        except BadPack as error:
+            self._found("segment", file, f"this segment is lost: {error}", first_n)
+            return []
+        return cut_lines(lines.removesuffix(b"\n"), file)
+
+    def _last(self, segments: list[tuple[SegmentManifest, str]]) -> LastManifest | None:
+        try:
+            last = decode_last(self.store.read(LAST))
+        except (FileNotFoundError, NotADirectoryError):
+            if segments:
+                what = "the archive is not closed: the run went on when it was written, or its end is lost"
+                self._found("truncated", LAST, what)
+            return None
+        except BadManifest as error:
+            self._found("manifest", LAST, f"the last manifest cannot be believed: {error}")
+            return None
+        if last.previous != (segments[-1][1] if segments else NO_MANIFEST):
+            self._found("manifest", LAST, "the manifest before the last one is missing, or was changed")
+        return last
+
+    def _check_blobs(self, last: LastManifest) -> None:
+        for blob in last.blobs:
+            file = f"{BLOBS}/{blob.sha256}"
+            if blob.size_bytes is None:
+                self._found("blob", file, "this blob could not be had when the run was archived")
+                continue
+            self._check_file("blob", file, blob.sha256)
+
+    def _check_outputs(self, last: LastManifest) -> None:
+        for output in last.outputs:
+            self._check_file("output", output.file, output.sha256)
+
+    def _check_file(self, flaw: Flaw, file: str, sha256: str) -> None:
+        try:
+            data = self.store.read(file)
+        except FileNotFoundError:
+            self._found(flaw, file, f"this {flaw} is missing")
+            return
+        if digest(data) != sha256:
+            self._found(flaw, file, f"this {flaw} was changed: its bytes are not those that the last manifest names")
+
+
+def _heads(segments: list[tuple[SegmentManifest, str]], last: LastManifest | None) -> tuple[KnownHead, ...]:
+    """Return the newest head that the archive's own documents state."""
+    if last is not None:
+        return (KnownHead(kept_by=f"the archive's {LAST}", head=last.head),)
+    if not segments:
+        return ()
+    return (KnownHead(kept_by="the archive's newest segment manifest", head=segments[-1][0].head),)
