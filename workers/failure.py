@@ -1,0 +1,99 @@
+"""An exception of user code as something that can be told: never pickled, always bounded, in the user's frames."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+from typing import Final
+
+from runfold.events.failures import ErrorInfo, FailureKind
+from runfold.events.limits import ERROR_INLINE_MAX_BYTES
+from runfold.workers.capture import Capture
+from runfold.workers.errors import CollectiveError
+from runfold.workers.limits import ERROR_FULL_MAX_BYTES
+
+# Not resolved: as the frames of this folder name it, by a link or not.
+_OURS: Final = str(Path(__file__).parent) + os.sep
+_MESSAGE_MAX_BYTES: Final = ERROR_INLINE_MAX_BYTES // 2
+_TRACEBACK_MAX_BYTES: Final = ERROR_INLINE_MAX_BYTES - _MESSAGE_MAX_BYTES
+
+
+def describe(error: BaseException, *, loading: bool = False) -> tuple[ErrorInfo, bytes | None]:
+    """Return the error to tell, and its whole text if that had to be cut to `error_inline_max_bytes`."""
+    trace = traceback.TracebackException.from_exception(error, compact=True)
+    _keep_user_frames(trace)
+    message = _clean(_message(error))
+    text = _clean("".join(trace.format()))
+    short_message, short_text = _cut(message, _MESSAGE_MAX_BYTES), _cut(text, _TRACEBACK_MAX_BYTES)
+    info = ErrorInfo(
+        type=_type_name(error),
+        message=short_message,
+        kind=_kind(error, loading),
+        traceback=short_text,
+        where=_where(trace),
+    )
+    whole = short_message == message and short_text == text
+    return info, None if whole else _cut(text, ERROR_FULL_MAX_BYTES).encode()
+
+
+def _kind(error: BaseException, loading: bool) -> FailureKind:
+    if loading:
+        return "load"
+    if isinstance(error, SystemExit):
+        return "exit"
+    return "peer" if isinstance(error, CollectiveError) else "user"
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    name = kind.__qualname__.rpartition("<locals>.")[2]
+    return name if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{name}"
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"the training function called sys.exit({'' if error.code is None else repr(error.code)})"
+    text = ""
+    with Capture() as captured:
+        text = str(error)
+    return text if captured.error is None else f"(its __str__ raised {type(captured.error).__name__})"
+
+
+def _clean(text: str) -> str:
+    """Return `text` as it can be written: lone surrogates as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _cut(text: str, limit_bytes: int) -> str:
+    """Return `text` with its middle taken out, and that said, if it is over the limit."""
+    data = text.encode()
+    if len(data) <= limit_bytes:
+        return text
+    note = f"\n… {len(data) - limit_bytes} bytes and more left out …\n"
+    half = (limit_bytes - len(note.encode())) // 2
+    return data[:half].decode(errors="ignore") + note + data[-half:].decode(errors="ignore")
+
+
+def _is_user_frame(frame: traceback.FrameSummary) -> bool:
+    return not frame.filename.startswith((_OURS, "<frozen importlib"))
+
+
+def _keep_user_frames(trace: traceback.TracebackException) -> None:
+    """Take runfold's and the import system's frames out, of the error and of all it is chained to."""
+    seen: set[int] = set()
+    waiting: list[traceback.TracebackException | None] = [trace]
+    while waiting:
+        one = waiting.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        one.stack = traceback.StackSummary.from_list([frame for frame in one.stack if _is_user_frame(frame)])
+        waiting += [one.__cause__, one.__context__, *(one.exceptions or ())]
+
+
+def _where(trace: traceback.TracebackException) -> str | None:
+    if not trace.stack:
+        return None
+    last = trace.stack[-1]
+    return f"{last.filename}:{last.lineno} in {last.name}"

@@ -1,0 +1,166 @@
+"""A rank as its runner holds it: process, link and output together, with one answer to what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+from runfold.workers.channel import RankChannel
+from runfold.workers.errors import LinkError, SpawnError
+from runfold.workers.limits import LINK_DRAIN_TIMEOUT_S
+from runfold.workers.link import Failed, FromRank, FromRunner, Returned, Start
+from runfold.workers.processes import Exit
+from runfold.workers.spawner import Child, Spawner
+
+Stream = Literal["stdout", "stderr"]
+_STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
+OnMessage = Callable[[FromRank], None]
+OnOutput = Callable[[Stream, bytes], None]
+
+
+class RankEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a rank: how its process ended, what it had told before, what was wrong with its link."""
+
+    exit: Exit
+    result: Returned | Failed | None
+    link_error: LinkError | None
+
+
+class _Output(asyncio.Protocol):
+    """Reads one of the two output pipes to its end."""
+
+    def __init__(self, stream: Stream, on_output: OnOutput) -> None:
+        self._stream: Stream = stream
+        self._on_output = on_output
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        self._on_output(self._stream, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  # the base class's signature
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+
+class RankHandle:
+    """One life of a rank. Made by `start`; `wait` returns when process, link and output are all over."""
+
+    def __init__(self, start: Start, child: Child, channel: RankChannel, results: list[Returned | Failed]) -> None:
+        self.rank = start.rank
+        self.life = start.life
+        self.pid = child.pid
+        self.started = child.started
+        self._child = child
+        self._channel = channel
+        self._results = results
+        self._outputs: list[tuple[asyncio.ReadTransport, _Output]] = []
+
+    @classmethod
+    async def start(cls, spawner: Spawner, start: Start, *, on_message: OnMessage, on_output: OnOutput) -> RankHandle:
+        """Fork the rank and tell it who it is; `SpawnError` when that cannot be.
+
+        `on_message` is called for each message of the rank in order, `on_output` for each piece of its output.
+        """
+        results: list[Returned | Failed] = []
+
+        def take(message: FromRank) -> None:
+            if isinstance(message, Returned | Failed):
+                results.append(message)
+            on_message(message)
+
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+            near, far = socket.socketpair()
+            theirs.callback(far.close)
+            channel = await RankChannel.open(near, take)
+            ours.callback(channel.close)
+            fds, outputs = {"link": far.fileno()}, list[tuple[asyncio.ReadTransport, _Output]]()
+            for stream in _STREAMS:
+                transport, output, fds[stream] = await _open_output(stream, on_output)
+                theirs.callback(os.close, fds[stream])
+                ours.callback(transport.close)
+                outputs.append((transport, output))
+            child = await spawner.spawn(b"", fds)
+            ours.pop_all()
+        handle = cls(start, child, channel, results)
+        handle._outputs = outputs
+        handle.send(start)
+        return handle
+
+    @property
+    def result(self) -> Returned | Failed | None:
+        """What the rank has told about its end so far."""
+        return self._results[0] if self._results else None
+
+    def send(self, message: FromRunner) -> None:
+        """Send a message to the rank; dropped when its link is over."""
+        self._channel.send(message)
+
+    def pause(self) -> None:
+        """Read no more messages, so that the rank's `report` waits, until `resume`."""
+        self._channel.pause()
+
+    def resume(self) -> None:
+        """Read messages again."""
+        self._channel.resume()
+
+    async def kill(self, number: int = signal.SIGKILL, *, group: bool = True) -> bool:
+        """Signal the rank, and with `group` all that it started; False when it has ended."""
+        return await self._child.kill(number, group=group)
+
+    async def wait(self) -> RankEnd:
+        """Wait until the rank is over: its process ended, all it had said and printed handed on.
+
+        A rank that closes or corrupts its link before it has told how it ended is killed.
+        """
+        link_error = await self._watch_link()
+        ended = await self._child.wait()
+        self._channel.resume()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINK_DRAIN_TIMEOUT_S):
+                await self._channel.ended()
+                for _, output in self._outputs:
+                    await asyncio.shield(output.closed)
+        self.close()
+        return RankEnd(exit=ended, result=self.result, link_error=link_error)
+
+    async def _watch_link(self) -> LinkError | None:
+        link = asyncio.ensure_future(self._channel.ended())
+        process = asyncio.ensure_future(self._child.wait())
+        try:
+            await asyncio.wait([link, process], return_when=asyncio.FIRST_COMPLETED)
+            if process.done() or self.result is not None:
+                return None
+            # An ordinary end closes the link an instant before the process is gone.
+            error = link.result()
+            if error is None:
+                await asyncio.wait([process], timeout=LINK_DRAIN_TIMEOUT_S)
+                if process.done():
+                    return None
+                error = LinkError("the rank closed its link, by which it reports, and went on")
+            with contextlib.suppress(SpawnError):
+                await self.kill()
+            return error
+        finally:
+            link.cancel()
+            process.cancel()
+
+    def close(self) -> None:
+        """Stop listening. The process is not touched: that is what `kill` is for."""
+        self._channel.close()
+        for transport, _ in self._outputs:
+            transport.close()
+
+
+async def _open_output(stream: Stream, on_output: OnOutput) -> tuple[asyncio.ReadTransport, _Output, int]:
+    """Return the reading end of a new pipe, on the event loop, and the descriptor of its writing end."""
+    reading, writing = os.pipe2(os.O_CLOEXEC)
+    loop = asyncio.get_running_loop()
+    transport, output = await loop.connect_read_pipe(lambda: _Output(stream, on_output), os.fdopen(reading, "rb", 0))
+    return transport, output, writing

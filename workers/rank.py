@@ -1,0 +1,180 @@
+"""The rank process: loads the training function, runs it when all places are ready, and tells what came of it.
+
+It is forked by the rank spawner, talks to its runner over the descriptor `link` alone, and holds no credentials.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import os
+import signal
+import socket
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import msgspec
+
+from runfold.events.base import Json
+from runfold.events.failures import ErrorInfo
+from runfold.events.limits import VALUE_INLINE_MAX_BYTES
+from runfold.events.values import Unencodable, pack, unpack
+from runfold.workers import session
+from runfold.workers.capture import Capture
+from runfold.workers.config import apply_environment, environment_with, needs_exec
+from runfold.workers.errors import LinkError, LoadError
+from runfold.workers.failure import describe
+from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
+from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, RankLink, Returned, Start
+from runfold.workers.load import Entrypoint, framework_versions, load_entrypoint
+from runfold.workers.payload import pickle_any
+from runfold.workers.processes import flush_output, name_process
+
+# Not SIGUSR1 or SIGUSR2, which schedulers and training libraries use to say that time is nearly up.
+STACK_DUMP_SIGNAL: Final = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2
+"""Sent to a rank, makes it write the stacks of all its threads to stderr, even while the GIL is held."""
+EXIT_FAILED: Final = 1
+EXIT_LINK_LOST: Final = 76
+_EXIT_CODE_MAX: Final = 255
+_START_DECODER: Final = msgspec.msgpack.Decoder(Start)
+
+
+def main(_spec: bytes, fds: dict[str, int]) -> int:
+    """Run as a rank, as the child of a rank spawner; what to run comes over the link."""
+    link = RankLink(socket.socket(fileno=fds["link"]))
+    try:
+        link.send(Hello(os.getpid()))
+        start = link.receive(LINK_START_TIMEOUT_S)
+        if not isinstance(start, Start):
+            raise LinkError(f"the runner began with {type(start).__name__}, not with Start")
+        if needs_exec(start.env):
+            _start_anew(start, fds["link"])
+        return _run(link, start)
+    except LinkError as error:
+        sys.stderr.write(f"runfold: this rank ends, as its runner cannot be reached: {error}\n")
+        return EXIT_LINK_LOST
+
+
+def _start_anew(start: Start, link_fd: int) -> None:
+    """Replace this process by a fresh program with the job's environment, keeping its id, streams and link."""
+    handover = os.memfd_create("runfold-start", 0)
+    os.write(handover, msgspec.msgpack.encode(start))
+    os.set_inheritable(link_fd, True)
+    code = "from runfold.workers.rank import main_anew; main_anew()"
+    arguments = [sys.executable, "-P", "-c", code, str(link_fd), str(handover)]
+    os.execve(sys.executable, arguments, environment_with(start.env))  # noqa: S606  # no shell is wanted
+
+
+def main_anew() -> None:
+    """Go on as a rank in a fresh program: descriptors of the link and of the encoded `Start`."""
+    link_fd, handover = map(int, sys.argv[1:])
+    os.set_inheritable(link_fd, False)
+    os.lseek(handover, 0, os.SEEK_SET)
+    with os.fdopen(handover, "rb") as file:
+        start = _START_DECODER.decode(file.read())
+    try:
+        code = _run(RankLink(socket.socket(fileno=link_fd)), start)
+    except LinkError as error:
+        sys.stderr.write(f"runfold: this rank ends, as its runner cannot be reached: {error}\n")
+        code = EXIT_LINK_LOST
+    sys.exit(code)
+
+
+def _run(link: RankLink, start: Start) -> int:
+    entrypoint: Entrypoint | None = None
+    with Capture() as loading:
+        _prepare(start)
+        entrypoint = load_entrypoint(start.entrypoint, Path.cwd(), _blob(start))
+    if entrypoint is None or loading.error is not None:
+        return _tell_failure(link, loading.error or LoadError("nothing was loaded"), 0, loading=True)
+    link.send(Loaded(entrypoint.digest, framework_versions()))
+    # Without limit: the runner says `Stop`, closes the link or dies, and this process with it.
+    if not isinstance(link.receive(None), Go):
+        return 0
+    link.send(Entered(time.monotonic()))
+    current = session.Session(link, start)
+    session.activate(current)
+    value: object = None
+    with Capture() as training:
+        value = entrypoint.function(*[unpack(start.config)] if entrypoint.takes_config else [])
+    session.activate(None)
+    if training.error is not None:
+        return _tell_failure(link, training.error, current.reports)
+    return _tell_value(link, value, current.reports)
+
+
+def _prepare(start: Start) -> None:
+    """Make this process look like a program that was started in the working directory."""
+    name_process(f"rank-{start.rank}")
+    faulthandler.enable()
+    faulthandler.register(STACK_DUMP_SIGNAL, all_threads=True, chain=False)
+    apply_environment(start.env)
+    if start.working_dir is not None:
+        try:
+            os.chdir(start.working_dir)
+        except OSError as error:
+            raise LoadError(f"the working directory {start.working_dir} cannot be entered: {error.strerror}") from None
+    sys.path.insert(0, str(Path.cwd()))
+    importlib.invalidate_caches()
+    sys.argv = [start.entrypoint]
+    # What was forked is the fork server's program: pickles and subprocesses must not take it for the user's.
+    sys.modules["__main__"] = ModuleType("__main__")
+
+
+def _blob(start: Start) -> bytes | None:
+    return start.blob if start.blob_path is None else Path(start.blob_path).read_bytes()
+
+
+def _tell_failure(link: RankLink, error: BaseException, reports: int, *, loading: bool = False) -> int:
+    told: tuple[ErrorInfo, bytes | None] | None = None
+    with Capture() as describing:
+        told = describe(error, loading=loading)
+    if told is None:
+        # An exception whose own methods misbehave beyond what `describe` foresees.
+        reason = f"it could not be described: {type(describing.error).__name__}"
+        told = ErrorInfo(type=type(error).__name__, message=reason, kind="load" if loading else "user"), None
+    info, full = told
+    sys.stderr.write((info.traceback or info.headline).rstrip() + "\n")
+    flush_output()
+    link.send(Failed(time.monotonic(), reports, info, full))
+    return _exit_code(error)
+
+
+def _exit_code(error: BaseException) -> int:
+    if isinstance(error, SystemExit):
+        code = error.code
+        return 0 if code is None else code if isinstance(code, int) and 0 <= code <= _EXIT_CODE_MAX else EXIT_FAILED
+    return EXIT_FAILED
+
+
+def _tell_value(link: RankLink, value: object, reports: int) -> int:
+    packed: Json = None
+    blob: bytes | None = None
+    with Capture() as packing:
+        packed, blob = _pack_value(value)
+    if packing.error is not None:
+        # The return value's own methods are user code too.
+        packing.error.add_note("while what the training function returned was recorded")
+        return _tell_failure(link, packing.error, reports)
+    flush_output()
+    link.send(Returned(time.monotonic(), reports, packed, blob))
+    return 0
+
+
+def _pack_value(value: object) -> tuple[Json, bytes | None]:
+    try:
+        packed = pack(value, "the return value")
+        if len(msgspec.json.encode(packed)) <= VALUE_INLINE_MAX_BYTES:
+            return packed, None
+    except (Unencodable, UnicodeEncodeError):
+        pass
+    blob = pickle_any(value)
+    if len(blob) > RETURN_BLOB_MAX_BYTES:
+        raise ValueError(
+            f"the return value is {len(blob)} bytes, over return_blob_max_bytes ({RETURN_BLOB_MAX_BYTES}): "
+            "write it to a file and return its path"
+        )
+    return None, blob
