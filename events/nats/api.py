@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
@@ -60,10 +61,18 @@ class StreamInfo(msgspec.Struct, frozen=True):
     created: str
 
 
+class ConsumerSequence(msgspec.Struct, frozen=True):
+    """How far a consumer has sent: by its own count, and in the stream."""
+
+    consumer_seq: int = 0
+    stream_seq: int = 0
+
+
 class ConsumerInfo(msgspec.Struct, frozen=True):
     """A consumer as the server knows it."""
 
     name: str
+    delivered: ConsumerSequence = ConsumerSequence()
     num_pending: int = 0
     num_ack_pending: int = 0
 
@@ -81,9 +90,9 @@ class _Failure(msgspec.Struct):
 class _Message(msgspec.Struct):
     subject: str
     seq: int
+    time: datetime
     data: str = ""
     hdrs: str = ""
-    time: str = ""
 
 
 class _MessageAnswer(msgspec.Struct):
@@ -106,7 +115,7 @@ class StoredMessage:
     sequence: int
     data: bytes
     headers: Mapping[str, str]
-    time: str
+    stored_at_s: float
 
 
 _Answer = TypeVar("_Answer")
@@ -177,7 +186,7 @@ class Api:
             sequence=found.seq,
             data=base64.b64decode(found.data),
             headers=parse_headers(base64.b64decode(found.hdrs)),
-            time=found.time,
+            stored_at_s=found.time.timestamp(),
         )
 
     async def _call(self, subject: str, body: bytes, kind: type[_Answer]) -> _Answer:

@@ -96,15 +96,17 @@ class Connection:
             raise BrokerClosed(f"the connection {self.name!r} is closed")
         return True
 
-    async def publish(self, subject: str, data: bytes, headers: Mapping[str, str] | None = None) -> None:
-        """Say something without an answer (core NATS): beats, flow control.
+    async def publish(
+        self, subject: str, data: bytes, headers: Mapping[str, str] | None = None, *, reply: str = ""
+    ) -> None:
+        """Say something without waiting for an answer (core NATS): beats, flow control.
 
         Raises:
             Unanswered: the server is away and this connection keeps nothing (or no more) for later.
             BrokerClosed: the connection was closed.
         """
         try:
-            await self.raw.publish(subject, data, headers=dict(headers) if headers else None)
+            await self.raw.publish(subject, data, reply, dict(headers) if headers else None)
         except OutboundBufferLimitError:
             raise Unanswered(subject, "the connection is down") from None
         except ConnectionClosedError:

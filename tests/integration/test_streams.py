@@ -11,11 +11,10 @@ from runfold.events.nats.errors import StreamMismatch, StreamsMissing
 from runfold.events.nats.names import Names
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
 from runfold.events.nats.streams import check, ensure_leases, leases_config, provision, stream_configs
+from support.broker import ANSWER_TIMEOUT_S
 
 if TYPE_CHECKING:
     from support.broker import BrokerForTest
-
-ANSWER_TIMEOUT_S = 30.0
 
 
 async def test_created_twice_is_created_once(broker: BrokerForTest) -> None:

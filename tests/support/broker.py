@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from runfold.events.nats.broker import Broker
 
 CONNECT_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 30.0
+"""How long a test waits for what must happen: a backstop on a busy machine, never a measure."""
 
 
 class BrokerForTest:

@@ -1,0 +1,25 @@
+"""Waiting for something to come true, with a backstop and without a measure of speed."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+PATIENCE_S = 30.0
+LOOK_EVERY_S = 0.01
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], patience_s: float = PATIENCE_S) -> None:
+    """Return once a condition, looked at again and again, is true; TimeoutError when it never is."""
+    async with asyncio.timeout(patience_s):
+        while True:
+            held = condition()
+            if inspect.isawaitable(held):
+                held = await held
+            if held:
+                return
+            await asyncio.sleep(LOOK_EVERY_S)
