@@ -163,7 +163,7 @@ def link_up(raws: Iterable[Raw], run: str | None = None) -> Linked:
             n, prev = n + 1, digest
         else:
             tail.append(_Claim(stray=_why_not(entry, raw, run, n, prev), entry=entry, hash=digest))
-    lost = _break(links, tail, run)
+    lost = _break(links, strays, tail, run)
     if lost is None:
         strays.extend(map(_stray, tail))
     return Linked(run=run or "", links=tuple(links), strays=tuple(strays), damages=() if lost is None else (lost,))
@@ -205,7 +205,9 @@ def _why_not(entry: Entry, raw: Raw, run: str | None, n: int, prev: str) -> Stra
     return Stray(where=raw.where, reason=reason, n=entry.n)
 
 
-def _break(links: Sequence[Link], tail: Sequence[Stray | _Claim], run: str | None) -> Damage | None:
+def _break(
+    links: Sequence[Link], strays: Sequence[Stray], tail: Sequence[Stray | _Claim], run: str | None
+) -> Damage | None:
     """Return the break of the chain, if what stands behind its last link claims to go on with it."""
     n = len(links)
     later = [
@@ -222,7 +224,9 @@ def _break(links: Sequence[Link], tail: Sequence[Stray | _Claim], run: str | Non
     if isinstance(first, Stray):
         return Damage(flaw="break", n=n, where=where, what=f"entry {n} cannot be read: {first.reason}; {lost}")
     if first.entry.n > n:
-        return Damage(flaw="gap", n=n, where=where, what=f"entry {n} is missing: entry {first.entry.n} follows; {lost}")
+        moved = next((f" (one says to be it at {stray.where}: out of order)" for stray in strays if stray.n == n), "")
+        what = f"entry {n} is missing{moved}: entry {first.entry.n} follows; {lost}"
+        return Damage(flaw="gap", n=n, where=where, what=what)
     if n == 0:
         return Damage(flaw="break", n=0, where=where, what=f"entry 0 names a predecessor, so it was changed; {lost}")
     before = links[-1]
