@@ -85,7 +85,7 @@ class LocalStore:
         try:
             # A name with a dot first is a write that was cut short.
             return sorted(path.name for path in (self.root / folder).iterdir() if not path.name.startswith("."))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return []
 
 
@@ -111,11 +111,12 @@ class UrlStore:
 
     def names(self, folder: str) -> list[str]:
         self._files.invalidate_cache()
+        path = f"{self._root}/{folder}" if folder else self._root
         try:
-            found = self._files.ls(f"{self._root}/{folder}" if folder else self._root, detail=False)
+            found = [name.rstrip("/") for name in self._files.ls(path, detail=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(path.rstrip("/").rpartition("/")[2] for path in found)
+        return [] if found == [path] else sorted(name.rpartition("/")[2] for name in found)
 
 
 def _sync_folder(folder: Path) -> None:
