@@ -44,6 +44,7 @@ _START_DECODER: Final = msgspec.msgpack.Decoder(Start)
 
 def main(_spec: bytes, fds: dict[str, int]) -> int:
     """Run as a rank, as the child of a rank spawner; what to run comes over the link."""
+    _show_stacks()
     link = RankLink(socket.socket(fileno=fds["link"]))
     try:
         link.send(Hello(os.getpid()))
@@ -63,6 +64,9 @@ def _start_anew(start: Start, link_fd: int) -> None:
     handover = os.memfd_create("runfold-start", 0)
     os.write(handover, msgspec.msgpack.encode(start))
     os.set_inheritable(link_fd, True)
+    # A handler is reset by a new program to what ends it, which ignoring is not.
+    faulthandler.unregister(STACK_DUMP_SIGNAL)
+    signal.signal(STACK_DUMP_SIGNAL, signal.SIG_IGN)
     code = "from runfold.workers.rank import main_anew; main_anew()"
     arguments = [sys.executable, "-P", "-c", code, str(link_fd), str(handover)]
     os.execve(sys.executable, arguments, environment_with(start.env))  # noqa: S606  # no shell is wanted
@@ -70,6 +74,7 @@ def _start_anew(start: Start, link_fd: int) -> None:
 
 def main_anew() -> None:
     """Go on as a rank in a fresh program: descriptors of the link and of the encoded `Start`."""
+    _show_stacks()
     link_fd, handover = map(int, sys.argv[1:])
     os.set_inheritable(link_fd, False)
     os.lseek(handover, 0, os.SEEK_SET)
@@ -106,11 +111,14 @@ def _run(link: RankLink, start: Start) -> int:
     return _tell_value(link, value, current.reports)
 
 
+def _show_stacks() -> None:
+    faulthandler.enable()
+    faulthandler.register(STACK_DUMP_SIGNAL, all_threads=True, chain=False)
+
+
 def _prepare(start: Start) -> None:
     """Make this process look like a program that was started in the working directory."""
     name_process(f"rank-{start.rank}")
-    faulthandler.enable()
-    faulthandler.register(STACK_DUMP_SIGNAL, all_threads=True, chain=False)
     apply_environment(start.env)
     if start.working_dir is not None:
         try:
