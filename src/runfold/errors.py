@@ -27,6 +27,22 @@ from runfold.workers.errors import RunfoldError
 if TYPE_CHECKING:
     from runfold.result import Result
 
+__all__ = [
+    "ControllerError",
+    "NoAnswerError",
+    "NotAcceptedError",
+    "NotFoundError",
+    "PreemptionError",
+    "RunAbortedError",
+    "RunfoldError",
+    "ServiceError",
+    "TrainingFailedError",
+    "UnreachableError",
+    "UsageError",
+    "WorkerGroupError",
+    "exit_code_of",
+]
+
 EXIT_FINE = 0
 EXIT_FINDINGS = 1
 EXIT_USAGE = 2

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from runfold.errors import RunfoldError, exit_code_of
+from runfold.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, EXIT_UNREACHABLE, EXIT_USAGE, RunfoldError, exit_code_of
+from runfold.events.nats.errors import BrokerError
+from runfold.replay.errors import BadMoment, NotFound, ReplayError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_REPLAY_EXITS: Final[dict[type[ReplayError], int]] = {NotFound: EXIT_NOT_FOUND, BadMoment: EXIT_USAGE}
 
 Format = Literal["text", "json"]
 
@@ -44,7 +48,18 @@ def run_command(name: str, module: str, words: list[str]) -> int:
     except RunfoldError as error:
         say_error(str(error))
         return exit_code_of(error)
+    except BrokerError as error:
+        say_error(str(error))
+        return EXIT_UNREACHABLE
+    except ReplayError as error:
+        say_error(str(error))
+        return _REPLAY_EXITS.get(type(error), EXIT_FINDINGS)
     return 0
+
+
+def say(text: str) -> None:
+    """Tell a person something beside the command's own output."""
+    print(text, file=sys.stderr)
 
 
 def say_error(text: str) -> None:

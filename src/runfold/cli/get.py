@@ -1,0 +1,63 @@
+"""`runfold get`: a run's status, or why a job was refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
+from runfold.cli.show import print_json, table
+from runfold.events.refusal import JobRefused
+from runfold.explain import metrics_text, value_text
+from runfold.locate import find
+from runfold.runs import find_status
+
+if TYPE_CHECKING:
+    from runfold.events.status import Status
+
+
+def command(
+    run: RunArgument,
+    output: OutputOption = "text",
+    data: DataOption = None,
+    server: ServerOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Show what the log says of a run now; of job-<number> that was refused, why."""
+    found = asyncio.run(find_status(find(data, server, context), run))
+    if output == "json":
+        print_json(found)
+    elif isinstance(found, JobRefused):
+        print(f"job-{found.sequence} was refused at {found.at}: {found.path}: {found.reason}\n{found.excerpt}")
+    else:
+        print(status_text(found))
+
+
+def status_text(status: Status) -> str:
+    """Return a status for people."""
+    lines = [f"{status.run}  {status.state} since {status.since}", f"  {status.reason}"]
+    facts = [f"attempt {status.attempt}", f"{status.world_size} ranks", f"{status.t:.1f} s"]
+    lines.append("  " + ", ".join(facts))
+    if status.waiting:
+        lines.append(f"  waiting: {status.waiting}")
+    if status.error is not None:
+        who = f"rank {status.error.rank}" if status.error.rank is not None else f"node {status.error.node}"
+        where = f" at {status.error.where}" if status.error.where else ""
+        lines.append(f"  first cause: {who}, {status.error.kind}: {status.error.type}: {status.error.message}{where}")
+    if status.metrics:
+        lines.append(f"  metrics: {metrics_text(status.metrics)}")
+    if status.return_value is not None:
+        lines.append(f"  returned: {value_text(status.return_value)}")
+    spent = [f"{name} {b.spent}/{'∞' if b.limit < 0 else b.limit}" for name, b in status.budgets.items()]
+    lines.append(f"  budgets: {', '.join(spent)}")
+    lines += [f"  warning: {warning}" for warning in status.warnings]
+    if status.quarantined:
+        lines.append(f"  QUARANTINED: {status.quarantined}")
+    if status.ranks:
+        rows = [
+            (f"  {rank.rank}", rank.node, rank.phase, str(rank.index) if rank.index >= 0 else "",
+             "" if rank.step is None else str(rank.step))
+            for rank in status.ranks
+        ]  # fmt: skip
+        lines.append(table(("  RANK", "NODE", "PHASE", "REPORT", "STEP"), rows))
+    return "\n".join(lines)

@@ -1,0 +1,122 @@
+"""`runfold logs`: what the ranks printed."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Final
+
+import msgspec
+import typer
+
+from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
+from runfold.cli.show import print_json_line
+from runfold.events.nats.output import follow_output, read_output
+from runfold.events.output import OutputBatch, OutputRecord, records
+from runfold.locate import find
+from runfold.replay.archive import archive_path
+from runfold.replay.store import open_store
+from runfold.replay.unarchive import read_last
+from runfold.replay.unarchive import read_output as read_archived
+from runfold.runs import clients, find_status
+
+if TYPE_CHECKING:
+    from runfold.client import Client
+    from runfold.locate import Where
+
+END_POLL_S: Final = 0.2
+DRAIN_S: Final = 2.0
+
+RankOption = Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank's.", show_default=False)]
+FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")]
+
+
+def command(
+    run: RunArgument,
+    rank: RankOption = None,
+    follow: FollowOption = False,
+    output: OutputOption = "text",
+    data: DataOption = None,
+    server: ServerOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Show what the ranks printed, each line with its attempt and rank. With -o json, one record a line."""
+    where = find(data, server, context)
+    printer = Printer(rank, as_json=output == "json")
+    asyncio.run(_logs(where, run, printer, follow=follow))
+
+
+class Printer:
+    """Prints batches; says what is missing, by the batches' numbers and by what they say was cut."""
+
+    def __init__(self, rank: int | None, *, as_json: bool) -> None:
+        self.rank = rank
+        self._as_json = as_json
+        self._next: dict[tuple[int, int], int] = {}
+
+    def take(self, data: bytes) -> None:
+        """Print a batch, unless it is another rank's."""
+        try:
+            batch = msgspec.json.decode(data, type=OutputBatch)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        if self.rank is not None and batch.rank != self.rank:
+            return
+        missing = batch.number - self._next.get((batch.attempt, batch.rank), 1)
+        self._next[batch.attempt, batch.rank] = batch.number + 1
+        if missing > 0:
+            self._note(batch, f"… {missing} batches of earlier output are no longer kept")
+        if batch.cut_bytes:
+            self._note(batch, f"… {batch.cut_bytes} bytes were printed faster than they are kept")
+        for record in records(batch):
+            self._print(record)
+
+    def _note(self, batch: OutputBatch, text: str) -> None:
+        if not self._as_json:
+            print(f"{batch.attempt}.{batch.rank}  {text}")
+
+    def _print(self, record: OutputRecord) -> None:
+        if self._as_json:
+            print_json_line(record)
+            return
+        when = datetime.fromtimestamp(record.time_s, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
+        mark = "!" if record.source == "stderr" else "|"
+        sys.stdout.write(f"{when}  {record.attempt}.{record.rank} {mark} {record.text}\n")
+        sys.stdout.flush()
+
+
+async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> None:
+    async for client in clients(where):
+        if await client.status(run) is None:
+            continue
+        if follow:
+            await _follow(client, run, printer)
+        else:
+            async for batch in read_output(client.connection, run, rank="*" if printer.rank is None else printer.rank):
+                printer.take(batch.data)
+        return
+    await find_status(where, run)  # NotFoundError when the archive does not know it either
+    store = open_store(archive_path(where.data_dir, run))
+    last = read_last(store)
+    for kept in last.outputs if last is not None else ():
+        for data in read_archived(store, kept.attempt, kept.rank):
+            printer.take(data)
+
+
+async def _until_ended(client: Client, run: str) -> None:
+    while True:
+        status = await client.status(run)
+        if status is None or status.terminal:
+            return
+        await asyncio.sleep(END_POLL_S)
+
+
+async def _follow(client: Client, run: str, printer: Printer) -> None:
+    """Print what comes until the run has ended and everything kept of it was printed."""
+    follower = follow_output(client.connection, run, lambda batch: printer.take(batch.data))
+    try:
+        await _until_ended(client, run)
+        await follower.wait_caught_up(DRAIN_S)
+    finally:
+        await follower.close()

@@ -1,0 +1,202 @@
+"""The client: everything that can be asked of a service over its broker, with the rights of the client user."""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.errors import NoAnswerError, NotAcceptedError, NotFoundError, UnreachableError
+from runfold.events.job import check_job, encode_job, job_digest
+from runfold.events.limits import REQUEST_TIMEOUT_S
+from runfold.events.nats.api import Api
+from runfold.events.nats.connection import connect
+from runfold.events.nats.consume import Follower
+from runfold.events.nats.errors import BrokerError, BrokerUnreachable, StreamsMissing, Unanswered
+from runfold.events.nats.names import Names, Role
+from runfold.events.nats.publish import MSG_ID, Rejected, publish_acked
+from runfold.events.requests import REQUEST_VERBS
+from runfold.events.status import Status
+from runfold.events.strict import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from runfold.events.job import Job
+    from runfold.events.nats.connection import Connection
+    from runfold.events.nats.consume import Delivered
+    from runfold.events.requests import Request
+    from runfold.locate import Address
+
+PUBLISH_TIMEOUT_S: Final = 5.0
+LISTING_TIMEOUT_S: Final = 10.0
+REQUEST_REPEAT_S: Final = 2.0
+STATUS_POLL_S: Final = 0.1
+ID_SUFFIX_COUNT: Final = 5
+_SUFFIX_ALPHABET: Final = "23456789abcdefghjkmnpqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The broker has the job: its run's id, its digest, its number among the jobs; `repeated`: it had it before."""
+
+    run: str
+    digest: str
+    sequence: int
+    repeated: bool
+
+
+def new_run_id(name: str) -> str:
+    """Return a run id of a name: what is legal of it, and a short suffix that no other run has."""
+    legal = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in name.lower()).strip("-") or "run"
+    suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(ID_SUFFIX_COUNT))
+    return f"{legal[: 62 - ID_SUFFIX_COUNT].rstrip('-')}-{suffix}"
+
+
+def new_request_id() -> str:
+    """Return an id for a request."""
+    return secrets.token_hex(8)
+
+
+class Client:
+    """A connection with the rights of a client; made by `open_client`."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.names = connection.names
+        self.api = Api(connection)
+
+    async def submit(self, job: Job) -> Receipt:
+        """Publish a job that has an id; the acknowledgement is the receipt. Again the same job is the same run.
+
+        Raises:
+            Refused: it is no job; nothing was published.
+            NotAcceptedError: the broker refused to store it.
+        """
+        check_job(job)
+        if job.id is None:
+            raise Refused("$.id", "the client gives each job an id before it publishes it")
+        digest = job_digest(job)
+        headers = {MSG_ID: f"{job.id}.{digest}"}
+        answer = await publish_acked(
+            self.connection, self.names.subjects.jobs, encode_job(job), headers, timeout_s=PUBLISH_TIMEOUT_S
+        )
+        if isinstance(answer, Rejected):
+            raise NotAcceptedError(f"the broker did not take the job: {answer.description}. Nothing was started")
+        return Receipt(job.id, digest, answer.sequence, answer.duplicate)
+
+    async def status(self, run: str) -> Status | None:
+        """Return a run's status, or None when the service has none."""
+        bucket = self.names.status_bucket
+        message = await self.api.last_message(self.names.stream_of(bucket), self.names.key_subject(bucket, run))
+        return msgspec.json.decode(message.data, type=Status) if message is not None and message.data else None
+
+    async def statuses(self) -> list[Status]:
+        """Return every run's status."""
+        bucket = self.names.status_bucket
+        found = await self.collect(self.names.stream_of(bucket), [self.names.key_subject(bucket, "*")])
+        return [msgspec.json.decode(message.data, type=Status) for message in found if message.data]
+
+    async def collect(self, stream: str, filters: Sequence[str], *, last_per_subject: bool = True) -> list[Delivered]:
+        """Return what a stream holds on some subjects now."""
+        found: list[Delivered] = []
+        follower = Follower(self.connection, stream, filters, found.append, last_per_subject=last_per_subject)
+        follower.start()
+        try:
+            if not await follower.wait_caught_up(LISTING_TIMEOUT_S):
+                raise NoAnswerError(f"the broker did not list {stream} within {LISTING_TIMEOUT_S:g} s")
+        finally:
+            await follower.close()
+        return found
+
+    @asynccontextmanager
+    async def following(
+        self,
+        stream: str,
+        filters: Sequence[str],
+        on_message: Callable[[Delivered], None],
+        *,
+        last_per_subject: bool = False,
+    ) -> AsyncIterator[Follower]:
+        """Follow some subjects of a stream for as long as the block lasts, from their beginning or from their last."""
+        follower = Follower(self.connection, stream, filters, on_message, last_per_subject=last_per_subject)
+        follower.start()
+        try:
+            yield follower
+        finally:
+            await follower.close()
+
+    async def refusal(self, sequence: int) -> bytes | None:
+        """Return what was recorded when a job was refused, or None."""
+        message = await self.api.last_message(self.names.refusals, self.names.subjects.refused(sequence))
+        return None if message is None else message.data
+
+    async def request(self, run: str, request: Request, timeout_s: float = REQUEST_TIMEOUT_S) -> str:
+        """Publish a request, and again with the same id, until the status shows its answer; return the answer.
+
+        Raises:
+            NotFoundError: the service knows no such run; nothing was published.
+            NotAcceptedError: the controller refused it.
+            NoAnswerError: no answer in time; the request stands on the broker and may still be done.
+        """
+        import asyncio
+
+        if await self.status(run) is None:
+            raise NotFoundError(f"the service knows no run {run!r}")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        publish_at = loop.time()
+        while loop.time() < deadline:
+            if loop.time() >= publish_at:
+                publish_at = loop.time() + REQUEST_REPEAT_S
+                await self._publish_request(run, request)
+            status = await self.status(run)
+            if status is not None and (answer := status.requests.get(request.id)) is not None:
+                return _accepted(answer)
+            await asyncio.sleep(STATUS_POLL_S)
+        raise NoAnswerError(
+            f"no controller answered the request about {run} within {timeout_s:g} s\n"
+            f"It stands on the broker and may still be done; `runfold get {run}` shows whether it was."
+        )
+
+    async def _publish_request(self, run: str, request: Request) -> None:
+        verb = next(verb for verb, kind in REQUEST_VERBS.items() if kind is type(request))
+        subject = self.names.subjects.request(run, verb)
+        try:
+            answer = await publish_acked(
+                self.connection, subject, msgspec.json.encode(request), timeout_s=PUBLISH_TIMEOUT_S
+            )
+        except Unanswered:
+            return  # the same id is published again
+        if isinstance(answer, Rejected):
+            raise NotAcceptedError(f"the broker did not take the request: {answer.description}")
+
+
+def _accepted(answer: str) -> str:
+    if answer.startswith("refused"):
+        raise NotAcceptedError(answer)
+    return answer
+
+
+@asynccontextmanager
+async def open_client(address: Address) -> AsyncIterator[Client]:
+    """Connect as a client for as long as the block lasts.
+
+    Raises:
+        UnreachableError: no broker answered, or it went away meanwhile.
+    """
+    try:
+        connection = await connect(address.url, role=Role.CLIENT, name="runfold client", names=Names(address.namespace))
+    except BrokerUnreachable as error:
+        raise UnreachableError(str(error)) from error
+    try:
+        yield Client(connection)
+    except StreamsMissing as error:
+        raise UnreachableError(f"the broker at {connection.server} was not prepared for runfold: {error}") from error
+    except BrokerError as error:
+        raise UnreachableError(f"the broker at {connection.server} did not answer: {error}") from error
+    finally:
+        await connection.close()

@@ -1,0 +1,95 @@
+"""What became of a run, in words: the first failing rank's own error, then what was decided, then what is left."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from runfold.events.state import Aborted, Errored, Finished
+from runfold.events.values import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from runfold.events.base import Json
+    from runfold.events.failures import Failure
+    from runfold.events.state import RunState
+
+VALUE_CHARS_MAX: Final = 60
+OTHERS_SHOWN_MAX: Final = 3
+
+
+def metrics_text(metrics: Mapping[str, Json]) -> str:
+    """Return packed metrics on one line: `epoch=3 loss=0.1713`."""
+    return " ".join(f"{name}={value_text(unpack(value))}" for name, value in metrics.items())
+
+
+def value_text(value: Json) -> str:
+    """Return a value for people: floats with four significant digits, long ones cut."""
+    text = f"{value:.4g}" if isinstance(value, float) else str(value)
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
+
+
+def ending_text(state: RunState) -> str:
+    """Return the end of a run: what it was, and what a person needs to go on."""
+    match state.phase:
+        case Finished():
+            return _finished(state)
+        case Errored(failure=failure):
+            return _errored(state, failure or state.failure)
+        case Aborted(reason=reason):
+            return f"{state.run} aborted after {state.t:.1f} s: {reason}\n{_story(state)}"
+        case _:
+            return f"{state.run} is {type(state.phase).__name__.lower()}: {state.phase.reason}"
+
+
+def failure_text(failure: Failure) -> str:
+    """Return one failure: whose, what, where in the user's code, and its traceback if there is one."""
+    who = f"rank {failure.rank}" if failure.rank is not None else f"node {failure.node}"
+    lines = [f"{who} failed in attempt {failure.attempt}: {failure.error.headline}"]
+    if failure.error.where:
+        lines.append(f"  at {failure.error.where}")
+    if failure.error.traceback:
+        lines += ["", *(f"  {line}" for line in failure.error.traceback.rstrip().splitlines())]
+    return "\n".join(lines)
+
+
+def budgets_text(state: RunState) -> str:
+    """Return what is spent and left of each budget that has a limit or was used."""
+    parts = [
+        f"{name} {budget.spent} of {'unlimited' if budget.limit < 0 else budget.limit}"
+        for name, budget in state.budgets.items()
+        if budget.spent or budget.limit > 0
+    ]
+    return "budgets spent: " + (", ".join(parts) if parts else "none; no failure was allowed (failure.max_failures=0)")
+
+
+def _finished(state: RunState) -> str:
+    ranks = state.group.num_workers if state.group is not None else 0
+    done = f"{_count(ranks, 'rank')}, {_count(state.attempt, 'attempt')}, {_count(state.reports, 'report')}"
+    lines = [f"{state.run} finished in {state.t:.1f} s: {done}"]
+    if state.metrics:
+        lines.append(f"last metrics: {metrics_text(state.metrics)}")
+    if state.return_value is not None:
+        lines.append(f"returned: {value_text(unpack(state.return_value))}")
+    return "\n".join([*lines, _story(state)])
+
+
+def _errored(state: RunState, failure: Failure | None) -> str:
+    lines: list[str] = []
+    if failure is not None:
+        lines += [failure_text(failure), ""]
+    others = [other for other in state.others if other != failure]
+    for other in others[:OTHERS_SHOWN_MAX]:
+        lines.append(f"also: {failure_text(other).partition(chr(10))[0]}")
+    if len(others) > OTHERS_SHOWN_MAX:
+        lines.append(f"also: {len(others) - OTHERS_SHOWN_MAX} more")
+    lines.append(f"{state.run} errored after {state.t:.1f} s, attempt {state.attempt}: {state.phase.reason}")
+    return "\n".join([*lines, budgets_text(state), _story(state)])
+
+
+def _story(state: RunState) -> str:
+    return f"its story: runfold replay {state.run}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,111 @@
+"""Making a job of what was typed or called: a file, a reference, a function, and settings by their path."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.client import new_run_id
+from runfold.errors import UsageError
+from runfold.events.job import Job, decode_job
+from runfold.events.strict import Refused
+from runfold.events.values import Unencodable, pack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from runfold.events.base import Json
+
+_FILES: Final = (".toml", ".json")
+
+
+def job_from(
+    target: str,
+    *,
+    workers: int | None = None,
+    settings: Iterable[str] = (),
+    name: str | None = None,
+    working_dir: str | None = None,
+    requested_by: str = "",
+) -> Job:
+    """Return the job that a command line asks for; an id is made when none is given.
+
+    `target` is a job file (TOML or JSON) or an entry point; `settings` are `path=value` with JSON values, a value that
+    is no JSON being text. Raises `UsageError` naming the option or the path of the offender.
+    """
+    fields: dict[str, object] = {"entrypoint": target}
+    if target.endswith(_FILES):
+        fields = _read_file(Path(target))
+    if workers is not None:
+        _put(fields, "scaling.num_workers", workers)
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals or not path:
+            raise UsageError(f"--set {setting}: write it as path=value, as in --set failure.max_failures=3")
+        _put(fields, path, _value(text))
+    if name is not None:
+        fields["name"] = name
+    if requested_by:
+        fields.setdefault("requested_by", requested_by)
+    if working_dir is not None:
+        fields.setdefault("working_dir", working_dir)
+    return complete(fields)
+
+
+def complete(fields: Mapping[str, object]) -> Job:
+    """Return the job of these fields with a name and an id; raise `UsageError` with the path of the offender."""
+    filled = dict(fields)
+    filled["name"] = filled.get("name") or _name_of(str(filled.get("entrypoint", "")))
+    filled["id"] = filled.get("id") or new_run_id(str(filled["name"]))
+    try:
+        filled["config"] = pack(filled.get("config", {}), "$.config")
+        return decode_job(msgspec.json.encode(filled))
+    except Refused as error:
+        raise UsageError(f"this is no job: {error.path}: {error.reason}\nNothing was published.") from error
+    except (Unencodable, TypeError) as error:
+        raise UsageError(f"this is no job: {error}\nNothing was published.") from error
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"the job file {path} cannot be read: {error.strerror}") from None
+    try:
+        fields: object = tomllib.loads(data.decode()) if path.suffix == ".toml" else json.loads(data)
+    except ValueError as error:
+        raise UsageError(f"the job file {path} is no {path.suffix[1:].upper()}: {error}") from None
+    if not isinstance(fields, dict):
+        raise UsageError(f"the job file {path} holds no object of a job's fields")
+    return fields
+
+
+def _value(text: str) -> Json:
+    try:
+        value: Json = json.loads(text)
+    except ValueError:
+        return text
+    return value
+
+
+def _put(fields: dict[str, object], path: str, value: object) -> None:
+    *parents, last = path.split(".")
+    place = fields
+    for parent in parents:
+        inner = place.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise UsageError(f"--set {path}: {parent} is {inner!r}, which has no parts")
+        place = inner
+    place[last] = value
+
+
+def _name_of(entrypoint: str) -> str:
+    """`examples/digits.py:train` and `examples.digits:train` are both called digits."""
+    where = entrypoint.rpartition(":")[0]
+    if where.endswith(".py"):
+        return Path(where).stem
+    return where.rpartition(".")[2] or "run"

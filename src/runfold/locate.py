@@ -1,0 +1,153 @@
+"""Where the service is: an address given, a context of the `nats` program, or `connection.json` of a data directory."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from runfold.config import Settings, read_settings
+from runfold.errors import UnreachableError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from os import PathLike
+
+PROBE_TIMEOUT_S: Final = 1.0
+ONCE_FOLDER: Final = "once"
+ARCHIVE_FOLDER: Final = "archive"
+LOGS_FOLDER: Final = "logs"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A broker to speak to as a client. `local`: found by a data directory, so on this machine."""
+
+    url: str
+    namespace: str
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """The answer to "where are things?" for one command: the data directory, and the service if one was named.
+
+    `named` is set when an address or context was given, so that nothing else may be tried in its place.
+    """
+
+    data_dir: Path
+    settings: Settings
+    named: Address | None
+
+    @property
+    def archive_dir(self) -> Path:
+        """Where ended runs are kept."""
+        return self.data_dir / ARCHIVE_FOLDER
+
+    def service(self) -> Address | None:
+        """Return the service that was named, or the one of the data directory if it answers; None without one."""
+        return self.named or answering(self.data_dir)
+
+    def services(self) -> Iterator[Address]:
+        """Yield the service, then every one-shot run's own broker that answers."""
+        if (service := self.service()) is not None:
+            yield service
+        if self.named is None:
+            for folder in sorted((self.data_dir / ONCE_FOLDER).glob("*")):
+                if (address := answering(folder)) is not None:
+                    yield address
+
+    def required_service(self) -> Address:
+        """Return the service; raise `UnreachableError` when there is none."""
+        address = self.service()
+        if address is None:
+            raise UnreachableError(
+                f"no service answers in {self.data_dir}\n"
+                f"Start one with `runfold up`, or name one by --data DIR, --server URL or --context NAME."
+            )
+        return address
+
+
+def find(data: str | PathLike[str] | None = None, server: str | None = None, context: str | None = None) -> Where:
+    """Return where things are for these options; what is not given is taken from the environment."""
+    settings = read_settings()
+    data_dir = Path(data).expanduser().absolute() if data is not None else settings.data_dir
+    if server is not None and context is not None:
+        raise UsageError("--server and --context both name a broker; give one of them")
+    # An option outweighs the environment, a data directory given outweighs a server that was not.
+    if server is None and context is None and data is None:
+        server, context = settings.server, None if settings.server else settings.context
+    named: Address | None = None
+    if server is not None:
+        named = Address(_with_scheme(server), settings.namespace, local=False)
+    elif context is not None:
+        named = Address(_context_url(settings.contexts_dir, context), settings.namespace, local=False)
+    return Where(data_dir=data_dir, settings=settings, named=named)
+
+
+def answering(data_dir: Path) -> Address | None:
+    """Return the address of a data directory's service if something listens there."""
+    from runfold.events.nats.errors import BrokerUnreachable
+    from runfold.events.nats.files import read_connection
+
+    try:
+        file = read_connection(data_dir)
+    except BrokerUnreachable as error:
+        raise UnreachableError(str(error)) from error
+    if file is None or not _listens(file.server):
+        return None
+    return Address(file.url, file.namespace, local=True)
+
+
+def _listens(server: str) -> bool:
+    parts = urlsplit(server)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 4222), PROBE_TIMEOUT_S).close()
+    except OSError:
+        return False
+    return True
+
+
+class _Context(msgspec.Struct):
+    """The part of a context file of the `nats` program that we can use."""
+
+    url: str = ""
+    user: str = ""
+    password: str = ""
+    token: str = ""
+    creds: str = ""
+    nkey: str = ""
+
+
+def _context_url(folder: Path, name: str) -> str:
+    path = folder / f"{name}.json"
+    try:
+        context = msgspec.json.decode(path.read_bytes(), type=_Context)
+    except FileNotFoundError:
+        known = ", ".join(sorted(file.stem for file in folder.glob("*.json"))) or "none"
+        raise UsageError(f"--context: there is no context {name!r} in {folder}; there are: {known}") from None
+    except msgspec.DecodeError as error:
+        raise UsageError(f"--context: {path} cannot be read: {error}") from None
+    if context.creds or context.nkey:
+        raise UsageError(
+            f"--context: {path} uses creds or nkey, which runfold cannot; use user and password, or a token"
+        )
+    if not context.url:
+        raise UsageError(f"--context: {path} names no url")
+    return ",".join(_with_user(_with_scheme(url.strip()), context) for url in context.url.split(","))
+
+
+def _with_user(url: str, context: _Context) -> str:
+    if "@" in url or not (context.user or context.token):
+        return url
+    secret = f"{quote(context.user)}:{quote(context.password)}" if context.user else quote(context.token)
+    scheme, _, address = url.partition("://")
+    return f"{scheme}://{secret}@{address}"
+
+
+def _with_scheme(url: str) -> str:
+    return url if "://" in url else f"nats://{url}"

@@ -1,0 +1,129 @@
+"""Progress for people: live on a terminal, plain lines when piped. Told by the log; beats add what changes between."""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, TextIO
+
+from runfold.events.base import Value
+from runfold.events.facts import Reported
+from runfold.events.transitions import ControllerChanged, FailureDecided, RequestAccepted, RunAccepted, StateChanged
+from runfold.explain import metrics_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from runfold.events.beats import RunnerBeat
+    from runfold.events.entry import Entry
+    from runfold.events.transitions import AnyTransition
+    from runfold.follow import Onlooker, Told
+
+REPORT_LINES_BURST_MAX: Final = 20
+"""So many plain lines of reports may come at once; then two a second, and it is said how many were left out."""
+REPORT_LINE_EVERY_S: Final = 0.5
+
+
+class Line(Value, frozen=True):
+    """One line of progress: time on the run's clock, what it is about, what is said."""
+
+    t: float
+    about: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.t:9.3f} s  {self.about:<13} {self.text}"
+
+
+def decided_lines(entry: Entry) -> Iterator[Line]:
+    """Yield what an entry decided, as far as somebody who watches wants to know."""
+    for transition in entry.transitions:
+        if (said := _said(transition)) is not None:
+            yield Line(entry.t, *said)
+
+
+def _said(transition: AnyTransition) -> tuple[str, str] | None:
+    match transition:
+        case RunAccepted(job=job):
+            return "accepted", f"{job.id}: {job.entrypoint} on {job.scaling.max_workers} ranks"
+        case StateChanged(to_state="shutting_down" as state, next=next_state, reason=reason):
+            return state, f"then {next_state}: {reason}"
+        case StateChanged(to_state=state, reason=reason):
+            return state, reason
+        case FailureDecided(decision=decision, reason=reason):
+            return f"failure:{decision}" if decision == "noop" else decision, reason
+        case RequestAccepted(request=request, reason=reason):
+            return request, reason
+        case ControllerChanged(epoch=epoch, reason=reason) if epoch > 1:
+            return "controller", reason
+        case _:
+            return None
+
+
+def report_lines(entry: Entry) -> list[Line]:
+    """Return the entry's reports that carry metrics."""
+    return [
+        Line(entry.t, f"report {item.index}", metrics_text(item.metrics))
+        for item in entry.inputs
+        if isinstance(item, Reported) and item.metrics is not None
+    ]
+
+
+class PlainProgress:
+    """Plain lines on a stream: every decision at once, every report while they come slowly enough to be read."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._allowed = float(REPORT_LINES_BURST_MAX)
+        self._allowed_at_s = time.monotonic()
+        self._held: Line | None = None
+        self._left_out = 0
+
+    def entry(self, told: Told) -> None:
+        """Print what the entry says."""
+        for line in report_lines(told.entry):
+            self._report(line)
+        decided = list(decided_lines(told.entry))
+        if decided:
+            self._flush()
+        for line in decided:
+            self._print(str(line))
+
+    def beat(self, beat: RunnerBeat) -> None:
+        """Beats are not printed: a pipe wants what is new."""
+
+    def _report(self, line: Line) -> None:
+        if self._held is not None:
+            self._left_out += 1
+        self._held = line
+        now = time.monotonic()
+        earned = (now - self._allowed_at_s) / REPORT_LINE_EVERY_S
+        self._allowed, self._allowed_at_s = min(self._allowed + earned, float(REPORT_LINES_BURST_MAX)), now
+        if self._allowed >= 1:
+            self._allowed -= 1
+            self._flush()
+
+    def _flush(self) -> None:
+        """Print the newest report held back, and how many before it were not printed."""
+        if self._held is None:
+            return
+        more = f"  ({self._left_out} reports before it not shown)" if self._left_out else ""
+        self._print(f"{self._held}{more}")
+        self._held, self._left_out = None, 0
+
+    def _print(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+
+@contextmanager
+def progress(stream: TextIO | None = None) -> Iterator[Onlooker]:
+    """Show progress for as long as the block lasts: live when the stream is a terminal, plain lines otherwise."""
+    out = sys.stdout if stream is None else stream
+    if not out.isatty():
+        yield PlainProgress(out)
+        return
+    from runfold.live import LiveProgress
+
+    with LiveProgress(out) as live:
+        yield live

@@ -1,0 +1,217 @@
+"""Running one job to its end: on the service when one answers, otherwise in one shot on a broker of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.archiver import archive_run
+from runfold.client import Client, new_request_id, open_client
+from runfold.errors import NotAcceptedError, NotFoundError, RunAbortedError, ServiceError
+from runfold.events.assignment import Assignment
+from runfold.events.entry import Head
+from runfold.events.nats.blobs import Blobs
+from runfold.events.refusal import JobRefused
+from runfold.events.requests import AbortRun
+from runfold.follow import Following, follow_run
+from runfold.interrupts import Interrupts, interrupts
+from runfold.locate import ONCE_FOLDER, Where
+from runfold.service import Plan, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+    from pathlib import Path
+    from typing import TypeVar
+
+    from runfold.client import Receipt
+    from runfold.events.job import Job
+    from runfold.events.state import RunState
+    from runfold.follow import Onlooker
+
+    T = TypeVar("T")
+
+REFUSAL_POLL_S: Final = 0.25
+ABORT_RETRY_S: Final = 0.2
+GONE_TIMEOUT_S: Final = 5.0
+GONE_POLL_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A job to be run to its end. `blob` holds the pickled function that the entry point names.
+
+    `detach`: an interrupt leaves the run alone, where there is a service to go on with it. `say` hears what a person
+    should know beside the run's own progress.
+    """
+
+    job: Job
+    where: Where
+    onlooker: Onlooker
+    say: Callable[[str], None]
+    blob: bytes | None = None
+    detach: bool = False
+    keep_returned: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The end of a run. `returned` is the blob that holds what rank 0 returned, if it was large and asked for."""
+
+    state: RunState
+    head: Head
+    returned: bytes | None = None
+
+
+class Detached(Exception):
+    """The run was left to the service; `str` says where it goes on."""
+
+
+async def run_job(order: Order) -> Outcome:
+    """Run a job to its end and return it, whatever end it was.
+
+    Raises:
+        NotAcceptedError: the controller refused the job.
+        RunAbortedError: a second interrupt came, and everything was stopped at once.
+        Detached: an interrupt came, and the run goes on without us.
+        ServiceError: a process of our own ended too often.
+    """
+    with interrupts() as caught:
+        service = order.where.service()
+        if service is not None:
+            async with open_client(service) as client:
+                return await _follow_to_end(client, order, caught, can_detach=True)
+        return await _run_once(order, caught)
+
+
+async def _run_once(order: Order, caught: Interrupts) -> Outcome:
+    folder = order.where.data_dir / ONCE_FOLDER / str(order.job.id)
+    folder.mkdir(parents=True)
+    plan = Plan(folder, order.where.settings.namespace, slots=_slots(order.job), once=True)
+    service = Service(plan, order.say)
+    try:
+        await service.start()
+        tending = asyncio.ensure_future(service.tend())
+        try:
+            outcome = await _first(_run_on(service, order, caught), tending)
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
+    finally:
+        await service.stop(keep_store=False)
+        await asyncio.to_thread(_remove, folder)
+    return outcome
+
+
+async def _run_on(service: Service, order: Order, caught: Interrupts) -> Outcome:
+    """Run on our own broker: to the terminal entry, until the group is gone, until the archive is closed."""
+    async with open_client(service.address) as client:
+        outcome = await _follow_to_end(client, order, caught, can_detach=False)
+        await _wait_gone(client, outcome.state.run)
+        await archive_run(client, outcome.state.run, order.where.data_dir)
+        return outcome
+
+
+async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, can_detach: bool) -> Outcome:
+    if order.blob is not None:
+        await Blobs(client.connection).put(order.blob)
+    receipt = await client.submit(order.job)
+    async with follow_run(client, receipt.run, order.onlooker) as following:
+        detach = order.detach and can_detach
+        abort = asyncio.ensure_future(_abort_when_asked(client, following, caught, order, detach=detach))
+        refused = asyncio.ensure_future(wait_refused(client, receipt, following))
+        try:
+            state = await _first(following.wait_ended(), abort, refused)
+        finally:
+            for task in (abort, refused):
+                task.cancel()
+            await asyncio.gather(abort, refused, return_exceptions=True)
+        returned = None
+        if order.keep_returned and state.return_blob is not None:
+            returned = await Blobs(client.connection).get(f"sha256:{state.return_blob.rpartition(':')[2]}")
+        return Outcome(state, following.head or Head(n=state.n, hash=""), returned)
+
+
+async def _first(wanted: Coroutine[None, None, T], *watching: asyncio.Future[None]) -> T:
+    """Return what is wanted; raise what ends one of those that watch, should that come first."""
+    task = asyncio.ensure_future(wanted)
+    pending: set[asyncio.Future[None] | asyncio.Future[T]] = {task, *watching}
+    try:
+        while not task.done():
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for future in done:
+                future.result()
+        return task.result()
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def _abort_when_asked(
+    client: Client, following: Following, caught: Interrupts, order: Order, *, detach: bool
+) -> None:
+    """On the first interrupt ask for an abort (or detach); on the second give up waiting."""
+    await caught.first.wait()
+    run = following.run
+    if detach:
+        raise Detached(f"{run} goes on; follow it again with: runfold watch {run}")
+    order.say(f"{caught.name}: aborting {run}; once more to stop at once")
+    asking = asyncio.ensure_future(_ask_abort(client, run, f"interrupted by {caught.name}"))
+    try:
+        await caught.second.wait()
+    finally:
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    raise RunAbortedError(f"{run} was stopped at once, without waiting for its orderly end")
+
+
+async def _ask_abort(client: Client, run: str, reason: str) -> None:
+    request = AbortRun(id=new_request_id(), reason=reason, by="interrupt")
+    while True:
+        try:
+            await client.request(run, request)
+        except NotFoundError:
+            await asyncio.sleep(ABORT_RETRY_S)  # the job was not taken yet
+        else:
+            return
+
+
+async def wait_refused(client: Client, receipt: Receipt, following: Following) -> None:
+    """Raise `NotAcceptedError` when the job is refused; once the run exists, wait for ever, for nothing."""
+    while True:
+        await asyncio.sleep(REFUSAL_POLL_S)
+        state = following.state
+        if state is not None and state.digest == receipt.digest:
+            await asyncio.Event().wait()
+        if (record := await client.refusal(receipt.sequence)) is not None:
+            refusal = msgspec.json.decode(record, type=JobRefused)
+            raise NotAcceptedError(f"the job was refused: {refusal.path}: {refusal.reason}")
+
+
+async def _wait_gone(client: Client, run: str) -> None:
+    """Wait until the last assignment of the run stands, by which everybody drops it."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + GONE_TIMEOUT_S
+    while loop.time() < deadline:
+        message = await client.api.last_message(client.names.assignments, client.names.subjects.assignment(run))
+        if message is not None and msgspec.json.decode(message.data, type=Assignment).want == "gone":
+            return
+        await asyncio.sleep(GONE_POLL_S)
+
+
+def _slots(job: Job) -> int:
+    """Everything the job asks for fits, however small the machine: it is its user's own."""
+    asked = job.scaling.max_workers * job.scaling.worker_resources.get("CPU", 1.0)
+    return max(os.cpu_count() or 1, math.ceil(asked))
+
+
+def _remove(folder: Path) -> None:
+    try:
+        shutil.rmtree(folder)
+    except OSError as error:
+        raise ServiceError(f"{folder} could not be removed: {error}") from error

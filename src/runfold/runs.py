@@ -1,0 +1,140 @@
+"""What is known of runs, wherever it stands: the service, the brokers of one-shot runs, the archive."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.client import open_client
+from runfold.controller.status import status as status_of
+from runfold.errors import NotFoundError, UnreachableError
+from runfold.events.base import Document
+from runfold.events.fold import fold_all
+from runfold.events.refusal import JobRefused
+from runfold.replay.archive import list_archives
+from runfold.replay.errors import NotFound
+from runfold.replay.source import load
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from runfold.client import Client
+    from runfold.events.status import Status
+    from runfold.locate import Where
+    from runfold.replay.history import History
+
+_NUMBERED: Final = re.compile(r"job-([0-9]+)")
+
+
+class Listed(Document, frozen=True, kw_only=True):
+    """A run in a list. `where`: on the service, in one shot, or in the archive."""
+
+    run: str
+    name: str
+    state: str
+    attempt: int
+    accepted_at: str
+    since: str
+    reason: str
+    where: str
+
+
+async def clients(where: Where) -> AsyncIterator[Client]:
+    """Yield a client of the service, then one of each one-shot run that is under way.
+
+    Raises:
+        UnreachableError: the service that was named does not answer.
+    """
+    for address in where.services():
+        async with open_client(address) as client:
+            yield client
+
+
+async def find_status(where: Where, run: str) -> Status | JobRefused:
+    """Return a run's status, from the service or the archive, or why the job of that number was refused.
+
+    Raises:
+        NotFoundError: nobody knows it.
+        UnreachableError: the service that was named does not answer, and the archive does not know it.
+    """
+    unreachable: UnreachableError | None = None
+    try:
+        async for client in clients(where):
+            if (found := await _live_status(client, run)) is not None:
+                return found
+    except UnreachableError as error:
+        unreachable = error
+    try:
+        return archived_status(load(run, data_dir=where.data_dir))
+    except NotFound:
+        if unreachable is not None:
+            raise unreachable from None
+        raise NotFoundError(
+            f"there is no run {run!r}\nNeither the service nor the archive in {where.archive_dir} knows it."
+        ) from None
+
+
+async def _live_status(client: Client, run: str) -> Status | JobRefused | None:
+    if (status := await client.status(run)) is not None:
+        return status
+    if numbered := _NUMBERED.fullmatch(run):
+        record = await client.refusal(int(numbered[1]))
+        return None if record is None else msgspec.json.decode(record, type=JobRefused)
+    return None
+
+
+def archived_status(history: History) -> Status:
+    """Return the status that a history's entries end in."""
+    head = history.head
+    state = fold_all(history.entries)
+    return status_of(state, head, state.accepted_at)
+
+
+async def list_runs(where: Where) -> list[Listed]:
+    """Return every run that is known, the newest first; one that stands in two places is listed once."""
+    found: dict[str, Listed] = {}
+    place = "service"
+    async for client in clients(where):
+        for status in await client.statuses():
+            found.setdefault(status.run, _listed(status, place))
+        place = "once"
+    for last in list_archives(where.data_dir):
+        found.setdefault(
+            last.run,
+            Listed(
+                run=last.run,
+                name=last.name,
+                state=last.outcome,
+                attempt=last.attempts,
+                accepted_at=last.accepted_at,
+                since=last.ended_at,
+                reason=last.reason,
+                where="archive",
+            ),
+        )
+    return sorted(found.values(), key=lambda item: (item.accepted_at, item.run), reverse=True)
+
+
+async def list_refused(where: Where) -> list[JobRefused]:
+    """Return the jobs that were refused, the newest first."""
+    found: list[JobRefused] = []
+    async for client in clients(where):
+        names = client.names
+        messages = await client.collect(names.refusals, [names.subjects.refused("*")], last_per_subject=False)
+        found += [msgspec.json.decode(message.data, type=JobRefused) for message in messages]
+    return sorted(found, key=lambda item: (item.at, item.sequence), reverse=True)
+
+
+def _listed(status: Status, where: str) -> Listed:
+    return Listed(
+        run=status.run,
+        name=status.name,
+        state=status.state,
+        attempt=status.attempt,
+        accepted_at=status.accepted_at,
+        since=status.since,
+        reason=status.reason,
+        where=where,
+    )

@@ -1,0 +1,185 @@
+"""The Python API: `Trainer(function, …).fit()` runs a job to its end and returns its result."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import sys
+import sysconfig
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from runfold.blocking import run_blocking
+from runfold.errors import UsageError
+from runfold.events.config import BackendConfig, CheckpointConfig, Config, FailureConfig, ScalingConfig, Timeouts
+from runfold.events.job import Job
+from runfold.jobs import complete
+from runfold.locate import find
+from runfold.progress import progress
+from runfold.result import result_of
+from runfold.run import Order, run_job
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from os import PathLike
+
+    from runfold.result import Result
+
+_BLOB_PREFIX: Final = "blob:sha256:"
+
+
+class RunConfig(Config, frozen=True, kw_only=True):
+    """What a run is called, where it keeps things, how it deals with failures.
+
+    `name` names the run (its id is the name and a short suffix). `env` is set in the ranks; `secret_env` names
+    variables that they take from the supervisor's environment and that are never written down. `data_dir` and
+    `server` say where the service is looked for, instead of RUNFOLD_DATA and RUNFOLD_SERVER.
+    """
+
+    name: str | None = None
+    storage_path: str | PathLike[str] | None = None
+    failure_config: FailureConfig = FailureConfig()
+    checkpoint_config: CheckpointConfig = CheckpointConfig()
+    timeouts: Timeouts = Timeouts()
+    env: dict[str, str] = {}
+    secret_env: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    metrics_ranks: str = "zero"
+    pool: str = "local"
+    priority: int = 0
+    data_dir: str | PathLike[str] | None = None
+    server: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name}: must be a {kind.__name__}, not {type(getattr(self, name)).__name__}")
+
+
+class Trainer:
+    """Trains `train_loop_per_worker` on a group of ranks.
+
+    `train_loop_per_worker` is a function of no argument or of the configuration, or a reference: `module:function` or
+    `path/file.py:function`. A function is pickled with cloudpickle and sent through the broker's object store; only
+    ranks unpickle it.
+    """
+
+    def __init__(
+        self,
+        train_loop_per_worker: Callable[..., object] | str,
+        *,
+        train_loop_config: Mapping[str, object] | None = None,
+        scaling_config: ScalingConfig | None = None,
+        run_config: RunConfig | None = None,
+        backend_config: BackendConfig | None = None,
+    ) -> None:
+        self._function = train_loop_per_worker
+        self._run_config = run_config or RunConfig()
+        self._blob: bytes | None = None
+        if isinstance(train_loop_per_worker, str):
+            entrypoint = train_loop_per_worker
+        else:
+            _check_function(train_loop_per_worker)
+            self._blob = _pickle_function(train_loop_per_worker)
+            entrypoint = _BLOB_PREFIX + hashlib.sha256(self._blob).hexdigest()
+        self._job = self._make_job(entrypoint, train_loop_config or {}, scaling_config, backend_config)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run; each call of `fit` on a service is the same run."""
+        return str(self._job.id)
+
+    def fit(self) -> Result:
+        """Run to the end and return the result.
+
+        Raises:
+            TrainingFailedError: the run ended ERRORED; the error carries `.result`.
+            RunAbortedError: it ended ABORTED, by request or by an interrupt (SIGINT, SIGTERM); it carries `.result`.
+            NotAcceptedError: the controller refused the job.
+            UnreachableError: the service that was named does not answer.
+        """
+        where = find(self._run_config.data_dir, self._run_config.server)
+        with progress() as onlooker:
+            order = Order(job=self._job, where=where, onlooker=onlooker, say=_say, blob=self._blob, keep_returned=True)
+            outcome = run_blocking(run_job(order))
+        result = result_of(outcome.state, blob=outcome.returned, where=where)
+        if result.error is not None:
+            result.error.result = result
+            raise result.error
+        return result
+
+    def _make_job(
+        self,
+        entrypoint: str,
+        config: Mapping[str, object],
+        scaling: ScalingConfig | None,
+        backend: BackendConfig | None,
+    ) -> Job:
+        given = self._run_config
+        fields: dict[str, object] = {
+            "name": given.name or _name(self._function),
+            "entrypoint": entrypoint,
+            "config": config,
+            "scaling": scaling or ScalingConfig(),
+            "failure": given.failure_config,
+            "checkpoint": given.checkpoint_config,
+            "timeouts": given.timeouts,
+            "backend": backend or BackendConfig(),
+            "storage_path": None if given.storage_path is None else str(given.storage_path),
+            "metrics_ranks": given.metrics_ranks,
+            "pool": given.pool,
+            "env": given.env,
+            "secret_env": given.secret_env,
+            "working_dir": str(Path.cwd()),
+            "labels": given.labels,
+            "priority": given.priority,
+        }
+        return complete(fields)
+
+
+def _check_function(function: object) -> None:
+    if not callable(function):
+        raise UsageError(f"train_loop_per_worker: must be a function or a reference to one, not {function!r}")
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (ValueError, TypeError):
+        return  # some callables written in C do not tell
+    required = [p for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if len(required) > 1:
+        names = ", ".join(p.name for p in required)
+        raise UsageError(
+            f"train_loop_per_worker: needs {len(required)} arguments ({names}); it may need one, the config"
+        )
+
+
+def _pickle_function(function: Callable[..., object]) -> bytes:
+    """Pickle a function; one that stands in the user's own module by value, since ranks may not find that module."""
+    import cloudpickle
+
+    module = inspect.getmodule(function)
+    by_value = module is not None and module.__name__ != "__main__" and not _is_installed(module.__file__)
+    if module is None or not by_value:
+        data: bytes = cloudpickle.dumps(function)
+        return data
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        valued: bytes = cloudpickle.dumps(function)
+        return valued
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+def _is_installed(file: str | None) -> bool:
+    """Say whether a module's file is where every rank has it: in the standard library or among the packages."""
+    if file is None:
+        return True
+    paths = sysconfig.get_paths()
+    return any(Path(file).is_relative_to(paths[name]) for name in ("stdlib", "purelib", "platlib"))
+
+
+def _name(function: Callable[..., object] | str) -> str:
+    return "" if isinstance(function, str) else str(getattr(function, "__name__", "run")).strip("_<>")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201  # the Python API speaks to whoever called it

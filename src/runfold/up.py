@@ -1,0 +1,53 @@
+"""The service: broker, controller, supervisor and archiver under one parent, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from runfold.archiver import Archiver
+from runfold.client import open_client
+from runfold.interrupts import interrupts
+from runfold.service import Plan, Service
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+async def serve(plan: Plan, say: Callable[[str], None], ready: Callable[[Service], None]) -> None:
+    """Run the service until SIGINT or SIGTERM; a second signal is not waited for any longer than the first.
+
+    `ready` is called once everything runs and `connection.json` is written.
+
+    Raises:
+        ServiceError: something did not start, or died too often; everything else was stopped.
+    """
+    with interrupts() as caught:
+        service = Service(plan, say)
+        await service.start()
+        try:
+            ready(service)
+            await _until_told(service, caught.first, plan, say)
+        finally:
+            await service.stop()
+
+
+async def _until_told(service: Service, told: asyncio.Event, plan: Plan, say: Callable[[str], None]) -> None:
+    tasks = [
+        asyncio.ensure_future(told.wait()),
+        asyncio.ensure_future(service.tend()),
+        asyncio.ensure_future(_archive(service, plan, say)),
+    ]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _archive(service: Service, plan: Plan, say: Callable[[str], None]) -> None:
+    async with open_client(service.address) as client:
+        await Archiver(client, plan.data_dir, say).run()
