@@ -6,6 +6,7 @@ One session is active in a rank process while its training function runs; every 
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -23,7 +24,7 @@ from runfold.workers.limits import REPLY_MARGIN_S
 from runfold.workers.link import Collect, Collected, CollectiveKind, MessageTooLarge, RankLink, Refused, Report, Start
 from runfold.workers.payload import pickled, refusal, unpickled
 
-UNSET_TIMEOUT: Final = -1.0
+UNSET_TIMEOUT: Final = -math.inf
 """As `timeout_s`: the run's `collective_timeout_s`."""
 
 
