@@ -80,3 +80,12 @@ def embedded(
         f"}}\n"
         f"{accounts(names, password)}"
     )
+
+
+def deployed_accounts(names: Names) -> str:
+    """Render `deploy/permissions.conf`: the same users and rights, their passwords taken from the environment."""
+    return (
+        "# Rendered by `python -m runfold.events.nats permissions`; a test keeps it so. The passwords come from the\n"
+        "# environment of nats-server (letters first: the configuration would read digits as a number).\n"
+        + accounts(names, lambda role: f"$RUNFOLD_{role.value.upper()}_PASSWORD")
+    )
