@@ -169,12 +169,13 @@ UNIT_EXEMPT = {
     "node_exclude_after": "named like the peer's budgets; counts failures of a node",
     "min_workers": "named like num_workers",
     "max_workers": "named like num_workers",
+    "slots": "the word of the design; counts places for a rank",
     "priority": "an order, not an amount",
     "port": "an address, not an amount",
     "v": "a version",
 }
 # The broker's own names for its own settings.
-FOREIGN_NAMES = ("events/nats/api.py",)
+FOREIGN_NAMES = ("events/nats/api.py", "events/nats/blobs.py")
 
 
 def is_numeric(annotation: ast.expr) -> bool:
