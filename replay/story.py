@@ -1,0 +1,161 @@
+"""The story in a few lines: what came of the run, what failed first, what was decided, what is left of each budget."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from runfold.events.base import Document
+from runfold.events.config import FailureConfig
+from runfold.events.failures import Budget, Failure
+from runfold.events.transitions import (
+    AttemptStarted,
+    FailureDecided,
+    FirstCauseRevised,
+    RunAccepted,
+    StateChanged,
+    StateName,
+)
+from runfold.replay.history import History, end_name
+from runfold.replay.timeline import RowError, row_error
+
+LIMITS: Final[dict[Budget, str]] = {
+    "worker": "max_failures",
+    "startup": "controller_failure_limit",
+    "preemption": "max_preemption_failures",
+    "hang": "max_hangs",
+}
+"""Budget → the field of the job's `failure` that limits it."""
+
+
+class BudgetLeft(Document, frozen=True, kw_only=True):
+    """A budget at the end: `left` is None when it is unlimited."""
+
+    name: Budget
+    spent: int
+    limit: int
+    left: int | None
+
+
+class Setback(Document, frozen=True, kw_only=True):
+    """A failure that was decided on: entry, moment, first cause, what was decided and why."""
+
+    n: int
+    t: float
+    attempt: int
+    cause: RowError
+    decision: Literal["retry", "raise", "noop"]
+    reason: str
+    revised: bool = False
+
+
+class Story(Document, frozen=True, kw_only=True):
+    """A run at a glance. `duration_s` is the run's clock at the last entry, also while it goes on (`ended` false)."""
+
+    run: str
+    name: str
+    entrypoint: str
+    state: StateName
+    ended: bool
+    reason: str
+    duration_s: float
+    accepted_at: str
+    attempts: int
+    num_workers: int
+    reports: int
+    setbacks: tuple[Setback, ...]
+    budgets: tuple[BudgetLeft, ...]
+    entries: int
+    skipped: int
+    trouble: str
+
+    @property
+    def first_cause(self) -> Setback | None:
+        """The failure that counts: of the last attempt that failed."""
+        return self.setbacks[-1] if self.setbacks else None
+
+
+class _Told:
+    """What was read so far."""
+
+    def __init__(self) -> None:
+        self.name = self.entrypoint = self.reason = ""
+        self.state: StateName = "initializing"
+        self.failure = FailureConfig()
+        self.attempts = self.num_workers = 0
+        self.setbacks: list[Setback] = []
+        self.spent: dict[Budget, int] = {}
+
+
+def story(history: History) -> Story:
+    """Return the story of a history; raise `CannotRead` when it holds no entry."""
+    head = history.head
+    told = _Told()
+    reports = 0
+    for entry in history.entries:
+        reports += sum(1 for item in entry.inputs if item.__struct_config__.tag == "reported")
+        for transition in entry.transitions:
+            match transition:
+                case RunAccepted(job=job):
+                    told.name, told.entrypoint, told.failure = job.name or "", job.entrypoint, job.failure
+                case StateChanged(to_state=state, reason=reason):
+                    told.state, told.reason = state, reason
+                case AttemptStarted(attempt=attempt, num_workers=workers):
+                    told.attempts, told.num_workers = attempt, workers
+                case FailureDecided() if transition.decision != "noop":
+                    _tell(told, transition, entry.n, entry.t)
+                case FirstCauseRevised(attempt=attempt, failure=failure):
+                    told.setbacks = [_revised(item, attempt, failure) for item in told.setbacks]
+                case _:
+                    continue
+    return Story(
+        run=history.run,
+        name=told.name,
+        entrypoint=told.entrypoint,
+        state=told.state,
+        ended=end_name(told.state) is not None,
+        reason=told.reason,
+        duration_s=history.links[head.n].entry.t,
+        accepted_at=history.links[0].entry.at,
+        attempts=told.attempts,
+        num_workers=told.num_workers,
+        reports=reports,
+        setbacks=tuple(told.setbacks),
+        budgets=_budgets(told),
+        entries=len(history.links),
+        skipped=len(history.strays),
+        trouble=history.trouble,
+    )
+
+
+def _tell(told: _Told, decided: FailureDecided, n: int, t: float) -> None:
+    failure = decided.failure
+    told.setbacks.append(
+        Setback(
+            n=n,
+            t=t,
+            attempt=failure.attempt,
+            cause=row_error(failure.error, failure.rank, failure.node),
+            decision=decided.decision,
+            reason=decided.reason,
+        )
+    )
+    if decided.budget is not None:
+        told.spent[decided.budget] = decided.spent
+
+
+def _revised(item: Setback, attempt: int, failure: Failure) -> Setback:
+    if item.attempt != attempt:
+        return item
+    cause = row_error(failure.error, failure.rank, failure.node)
+    return Setback(
+        n=item.n, t=item.t, attempt=attempt, cause=cause, decision=item.decision, reason=item.reason, revised=True
+    )
+
+
+def _budgets(told: _Told) -> tuple[BudgetLeft, ...]:
+    found: list[BudgetLeft] = []
+    for name, field in LIMITS.items():
+        spent, limit = told.spent.get(name, 0), int(getattr(told.failure, field))
+        left = None if limit < 0 else max(0, limit - spent)
+        found.append(BudgetLeft(name=name, spent=spent, limit=limit, left=left))
+    return tuple(found)
