@@ -23,7 +23,7 @@ class Settings:
     """Where things are found, unless an option of the command says otherwise.
 
     `contexts_dir` holds the contexts of the `nats` program; `peer_variables` are the RAY_TRAIN_* variables that are
-    set, and not read by runfold.
+    set, and not read by runfold; `no_color` is what NO_COLOR asks for.
     """
 
     data_dir: Path
@@ -33,6 +33,7 @@ class Settings:
     contexts_dir: Path
     peer_variables: tuple[str, ...]
     user: str
+    no_color: bool
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -46,6 +47,7 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         namespace=env.get(NAMESPACE_VARIABLE) or DEFAULT_NAMESPACE,
         contexts_dir=Path(config_home) / "nats" / "context",
         peer_variables=tuple(sorted(name for name in env if name.startswith("RAY_TRAIN_"))),
+        no_color=bool(env.get("NO_COLOR")),
         user=env.get("USER") or env.get("LOGNAME") or "",
     )
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from runfold.events.facts import Reported
 from runfold.explain import metrics_text
 from runfold.progress import decided_lines
+from runfold.replay.escape import safe
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -87,7 +88,7 @@ class LiveProgress:
         if state.group is not None and state.group.ranks:
             parts.append(self._table(state.group.ranks))
         if state.metrics:
-            parts.append(Text(f"  {metrics_text(state.metrics)}", style="cyan"))
+            parts.append(Text(f"  {safe(metrics_text(state.metrics))}", style="cyan"))
         return Group(*parts)
 
     def _headline(self, state: RunState) -> Text:

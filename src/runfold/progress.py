@@ -11,6 +11,7 @@ from runfold.events.base import Value
 from runfold.events.facts import Reported
 from runfold.events.transitions import ControllerChanged, FailureDecided, RequestAccepted, RunAccepted, StateChanged
 from runfold.explain import metrics_text
+from runfold.replay.escape import safe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +34,7 @@ class Line(Value, frozen=True):
     text: str
 
     def __str__(self) -> str:
-        return f"{self.t:9.3f} s  {self.about:<13} {self.text}"
+        return f"{self.t:9.3f} s  {self.about:<13} {safe(self.text)}"
 
 
 def decided_lines(entry: Entry) -> Iterator[Line]:

@@ -163,7 +163,8 @@ class Service:
                 url=self._running_broker().url(Role.CONTROLLER),
                 namespace=self._plan.namespace,
                 data_dir=str(self._plan.data_dir),
-                host=socket.gethostname(),
+                # A one-shot run's controller is nobody's rival: its log need not name this machine.
+                host=self._plan.node if self._plan.once else socket.gethostname(),
             )
         )
 

@@ -82,7 +82,11 @@ class Trainer:
             _check_function(train_loop_per_worker)
             self._blob = _pickle_function(train_loop_per_worker)
             entrypoint = _BLOB_PREFIX + hashlib.sha256(self._blob).hexdigest()
-        self._job = self._make_job(entrypoint, train_loop_config or {}, scaling_config, backend_config)
+        scaling = scaling_config or ScalingConfig()
+        self._locally = scaling.max_workers == 0
+        if self._locally:
+            scaling = ScalingConfig()
+        self._job = self._make_job(entrypoint, train_loop_config or {}, scaling, backend_config)
 
     @property
     def run_id(self) -> str:
@@ -90,7 +94,7 @@ class Trainer:
         return str(self._job.id)
 
     def fit(self) -> Result:
-        """Run to the end and return the result.
+        """Run to the end and return the result; with `num_workers=0` in this process, errors raised as they are.
 
         Raises:
             TrainingFailedError: the run ended ERRORED; the error carries `.result`.
@@ -98,6 +102,10 @@ class Trainer:
             NotAcceptedError: the controller refused the job.
             UnreachableError: the service that was named does not answer.
         """
+        if self._locally:
+            from runfold.local import run_locally
+
+            return run_locally(self._job, self._function)
         where = find(self._run_config.data_dir, self._run_config.server)
         with progress() as onlooker:
             order = Order(job=self._job, where=where, onlooker=onlooker, say=_say, blob=self._blob, keep_returned=True)
@@ -112,7 +120,7 @@ class Trainer:
         self,
         entrypoint: str,
         config: Mapping[str, object],
-        scaling: ScalingConfig | None,
+        scaling: ScalingConfig,
         backend: BackendConfig | None,
     ) -> Job:
         given = self._run_config
@@ -120,7 +128,7 @@ class Trainer:
             "name": given.name or _name(self._function),
             "entrypoint": entrypoint,
             "config": config,
-            "scaling": scaling or ScalingConfig(),
+            "scaling": scaling,
             "failure": given.failure_config,
             "checkpoint": given.checkpoint_config,
             "timeouts": given.timeouts,

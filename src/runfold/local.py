@@ -1,0 +1,86 @@
+"""Local mode (`num_workers=0`): the training function runs in this process, without broker, log or other ranks."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runfold.events.values import unpack
+from runfold.result import Result
+from runfold.workers.link import Collect, Collected, RankLink, Report, Start
+from runfold.workers.load import load_entrypoint
+from runfold.workers.session import Session, activate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runfold.events.base import Json
+    from runfold.events.job import Job
+    from runfold.workers.link import FromRank, FromRunner
+
+
+class LocalLink(RankLink):
+    """Answers what a rank alone in its group says: reports are kept, collectives return its own value."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.metrics: dict[str, Json] | None = None
+        self._answers: list[FromRunner] = []
+
+    def send(self, message: FromRank, limit_bytes: int = 0) -> None:  # noqa: ARG002  # as its base
+        """Keep a report's metrics; answer a collective."""
+        if isinstance(message, Report):
+            self.metrics = message.metrics
+        elif isinstance(message, Collect):
+            self._answers.append(Collected(message.number, [] if message.value is None else [message.value]))
+
+    def receive(self, timeout_s: float | None) -> FromRunner:  # noqa: ARG002  # as its base
+        """Return the answer to the collective sent last."""
+        return self._answers.pop()
+
+    def abandon(self) -> None:
+        """There is nothing to close."""
+
+
+def run_locally(job: Job, function: Callable[..., object] | str) -> Result:
+    """Call the training function here, and return its result; what it raises is raised as it is."""
+    called = load_entrypoint(job.entrypoint, Path.cwd()).function if isinstance(function, str) else function
+    link = LocalLink()
+    start = Start(
+        run=str(job.id),
+        name=job.name or "",
+        attempt=1,
+        rank=0,
+        life=1,
+        world_size=1,
+        local_rank=0,
+        local_world_size=1,
+        node_rank=0,
+        entrypoint=job.entrypoint,
+    )
+    began_s = time.monotonic()
+    activate(Session(link, start))
+    try:
+        config = {name: unpack(value) for name, value in job.config.items()}
+        returned = called(config) if _takes_config(called) else called()
+    finally:
+        activate(None)
+    return Result(
+        run=str(job.id),
+        state="finished",
+        reason="ran in this process: num_workers is 0",
+        metrics=None if link.metrics is None else {name: unpack(value) for name, value in link.metrics.items()},
+        return_value=returned,
+        error=None,
+        attempts=1,
+        duration_s=time.monotonic() - began_s,
+    )
+
+
+def _takes_config(function: Callable[..., object]) -> bool:
+    import inspect
+
+    parameters = inspect.signature(function).parameters.values()
+    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
