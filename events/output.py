@@ -13,7 +13,7 @@ from runfold.events.base import Document, Value
 OutputSource = Literal["stdout", "stderr"]
 
 
-class OutputLine(Value, kw_only=True):
+class OutputLine(Value, frozen=True, kw_only=True):
     """A line without its line end. `time_s` is when the runner read it, in seconds since 1970.
 
     `partial`: the line goes on in the next one of the same source (it was too long, or not finished when it was cut).

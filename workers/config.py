@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 _READ_AT_START: Final = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
 """Variables that interpreter, loader or libc read once, when a program starts: a fork is too late for them."""
+
+_OWN_SECRETS: Final = ("RUNFOLD_SERVER",)
+"""A server's address may hold a password."""
 
 
 def apply_environment(env: Mapping[str, str]) -> None:
@@ -24,3 +27,14 @@ def needs_exec(env: Mapping[str, str]) -> bool:
     """Whether `env` changes a variable that only a newly started program would notice."""
     changed = (name for name, value in env.items() if os.environ.get(name) != value)
     return any(name.startswith(_READ_AT_START) for name in changed)
+
+
+def forget_secrets() -> None:
+    """Take what could hold runfold's own credentials out of this process's environment, before ranks inherit it."""
+    for name in _OWN_SECRETS:
+        os.environ.pop(name, None)
+
+
+def missing_names(names: Iterable[str]) -> tuple[str, ...]:
+    """Return which of these variables are not set in this process's environment."""
+    return tuple(name for name in names if name not in os.environ)

@@ -57,7 +57,7 @@ class Facts:
         self._on_change = on_change
         self._was_full = False
         self._wake = asyncio.Event()
-        self._moved = asyncio.Condition()
+        self._moved = asyncio.Event()
         self._joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: RawSubscription | None = None
@@ -88,8 +88,10 @@ class Facts:
     async def settled(self, timeout_s: float) -> bool:
         """Wait until the broker holds everything said; False when it does not within the time."""
         try:
-            async with asyncio.timeout(timeout_s), self._moved:
-                await self._moved.wait_for(lambda: self.spool.settled)
+            async with asyncio.timeout(timeout_s):
+                while not self.spool.settled:
+                    self._moved.clear()
+                    await self._moved.wait()
         except TimeoutError:
             return False
         return True
@@ -126,7 +128,7 @@ class Facts:
                 await self._nap(self.spool.wake_at(now), now)
             elif await self._publish_once(message):
                 self.spool.acked(message, time.monotonic())
-                await self._tell_moved()
+                self._moved.set()
             else:
                 await asyncio.sleep(PUBLISH_RETRY_S)
 
@@ -175,12 +177,9 @@ class Facts:
             self.spool.folded(number, time.monotonic())
             self._stir()
 
-    async def _tell_moved(self) -> None:
-        async with self._moved:
-            self._moved.notify_all()
-
     def _stir(self) -> None:
         self._wake.set()
+        self._moved.set()
         if self.spool.full != self._was_full:
             self._was_full = self.spool.full
             if self._on_change is not None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runfold.events.base import Json
 from runfold.events.facts import FactMessage, RankReturned, Reported
 from runfold.events.limits import FACT_MESSAGE_MAX_BYTES, RESEND_AFTER_S, SPOOL_MAX_BYTES
 from runfold.workers.spool import FLUSH_AT_BYTES, FactBytes, FactTooLargeError, Spool
@@ -13,7 +14,7 @@ FLUSH_S = 0.5
 
 
 def report(index: int = 0, attempt: int = 1, text: str = "") -> Reported:
-    metrics = {"text": text} if text else {"loss": 0.5}
+    metrics: dict[str, Json] = {"text": text} if text else {"loss": 0.5}
     return Reported(source="", incarnation=0, number=0, attempt=attempt, rank=0, life=1, index=index, metrics=metrics)
 
 

@@ -1,0 +1,104 @@
+"""A supervisor in the test's own process, over a real broker, with real runners and ranks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from runfold.events.nats.names import Role
+from runfold.workers.main import SupervisorConfig, serve_supervisor
+from support.ranks import write_job
+from support.scripted import Scripted, work
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from support.broker import BrokerForTest
+
+STOP_PATIENCE_S = 60.0
+
+
+class PoolForTest:
+    """One supervisor and the runs it is told about."""
+
+    def __init__(self, broker: BrokerForTest, folder: Path, slots: int) -> None:
+        self.broker = broker
+        self.folder = folder
+        self.slots = slots
+        self.runs: list[Scripted] = []
+        self._stop = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Start the supervisor and wait until it places runs."""
+        ready = asyncio.Event()
+        self._stop = asyncio.Event()
+        config = SupervisorConfig(url=self.broker.running.url(Role.WORKER), slots=self.slots, base_dir=str(self.folder))
+        self._serving = asyncio.create_task(serve_supervisor(config, ready=ready.set, stop=self._stop))
+        waiting = asyncio.create_task(ready.wait())
+        await asyncio.wait({self._serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if self._serving.done():
+            self._serving.result()
+
+    async def stop(self) -> None:
+        """Stop it in order."""
+        self._stop.set()
+        if self._serving is not None:
+            await asyncio.wait_for(self._serving, STOP_PATIENCE_S)
+            self._serving = None
+
+    async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
+        """Write the user's file and ask for its group; the runners are ready when this returns."""
+        run = await self.asked(name, body, num_workers=num_workers, **changes)
+        await run.place()
+        return run
+
+    async def asked(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
+        """Write the user's file and make the run known to the test; nothing is published yet."""
+        write_job(self.folder, body)
+        connection = await self.broker.connect(Role.CONTROLLER)
+        run = Scripted(connection, name, work("job.py:train", str(self.folder), **changes), num_workers=num_workers)
+        self.runs.append(run)
+        return run
+
+    def processes(self) -> list[psutil.Process]:
+        """Everything below this process but the broker."""
+        mine = psutil.Process().children(recursive=True)
+        return [one for one in mine if one.is_running() and one.pid != self.broker.running.pid]
+
+    def named(self, name: str) -> list[psutil.Process]:
+        """The processes below this one that bear a name."""
+        found = []
+        for process in self.processes():
+            try:
+                if process.name() == name:
+                    found.append(process)
+            except psutil.NoSuchProcess:
+                continue
+        return found
+
+    async def gone(self, name: str) -> None:
+        """Wait until no process bears a name."""
+        await until(lambda: not self.named(name))
+
+
+@pytest.fixture
+async def pool(broker: BrokerForTest, tmp_path: Path) -> AsyncIterator[PoolForTest]:
+    """A supervisor with four slots; nothing of it is left after the test."""
+    made = PoolForTest(broker, tmp_path, slots=4)
+    await made.start()
+    try:
+        yield made
+    finally:
+        for run in made.runs:
+            run.stop(grace_s=0.5)
+        left = made.processes()
+        await made.stop()
+        for run in made.runs:
+            await run.close()
+    assert not [process for process in left if process.is_running()]

@@ -1,0 +1,165 @@
+"""What a supervisor keeps of one run, and how it does what `placing` says."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final, TypedDict
+
+import msgspec
+
+from runfold.events.assignment import Assignment
+from runfold.events.facts import (
+    AnyFact,
+    Placed,
+    PlacementFailed,
+    PlaceOffer,
+    PreemptionNoticed,
+    Queued,
+    Released,
+    RunnerLost,
+)
+from runfold.workers.facts import Facts
+from runfold.workers.hatchery import Hatchery, RunnerProcess
+from runfold.workers.pipe import RunnerSpec
+from runfold.workers.placing import RunHere, SayLost
+from runfold.workers.pools.local import Granted, Waiting
+
+SECRET_BYTES: Final = 32
+
+
+class Site(msgspec.Struct, frozen=True, kw_only=True):
+    """What is equal for all runners of a supervisor."""
+
+    url: str
+    namespace: str
+    pool: str
+    base_dir: str
+    addr: str = "127.0.0.1"
+
+
+class _About(TypedDict):
+    source: str
+    incarnation: int
+    number: int
+    attempt: int
+    clock_s: float
+
+
+class Desk:
+    """One run at this supervisor."""
+
+    def __init__(
+        self, assignment: Assignment, facts: Facts, site: Site, hatchery: Hatchery, on_change: Callable[[], None]
+    ) -> None:
+        self.assignment = assignment
+        self.facts = facts
+        self._site = site
+        self._hatchery = hatchery
+        self._on_change = on_change
+        self._asked: int | None = None
+        self._held: int | None = None
+        self._refused: int | None = None
+        self._released: int | None = None
+        self._orphans: int | None = None
+        self._waiting: Waiting | None = None
+        self.runners: list[RunnerProcess] = []
+
+    @property
+    def here(self) -> RunHere:
+        """What the planner needs to know."""
+        return RunHere(
+            asked=self._asked,
+            held=self._held,
+            refused=self._refused,
+            released=self._released,
+            orphans=self._orphans,
+            runners=tuple(runner.here for runner in self.runners),
+        )
+
+    @property
+    def holds(self) -> bool:
+        """Whether slots are held for the run."""
+        return self._held is not None
+
+    def asked(self) -> None:
+        """The demand of the present attempt stands in the queue."""
+        self._asked, self._waiting = self.assignment.attempt, None
+
+    def withdrawn(self) -> None:
+        """The run waits no more."""
+        self._asked = self._waiting = None
+
+    def refuse(self, why: str) -> None:
+        """Say that the present attempt can never be placed."""
+        self._refused = self.assignment.attempt
+        self._say(PlacementFailed(**self._about(), verdict="never", reason=why))
+
+    def waits(self, waiting: Waiting) -> None:
+        """Say how the run waits, if that is news."""
+        if waiting != self._waiting:
+            self._waiting = waiting
+            self._say(Queued(**self._about(), ahead=waiting.ahead, free=waiting.free, needed=waiting.needed))
+
+    def place(self, granted: Granted) -> None:
+        """Say that the group has its places, and start a runner on each."""
+        self.withdrawn()
+        self._held = granted.demand.attempt
+        self._released = None
+        self._say(Placed(**self._about(), places=granted.places))
+        secret = secrets.token_bytes(SECRET_BYTES)
+        self.runners = [self._start(place, granted.demand.attempt, secret) for place in granted.places]
+
+    def stop_runners(self, reason: str, grace_s: float) -> None:
+        """Tell the runners to stop."""
+        for runner in self.runners:
+            runner.stop(reason, grace_s)
+
+    def lost(self, step: SayLost) -> None:
+        """Say that a runner is gone."""
+        if step.orphan:
+            self._orphans = self.assignment.attempt
+        for runner in self.runners:
+            if runner.node == step.node:
+                runner.told_lost = True
+        self._say(
+            RunnerLost(**self._about(), node=step.node, exit_code=step.code, signal=step.signal, reason=step.reason)
+        )
+
+    def freed(self) -> None:
+        """Nothing of the group lives, and its slots are given back."""
+        self._held = None
+        self.runners = []
+
+    def release(self) -> None:
+        """Say that the group holds nothing any more."""
+        self._released = self.assignment.attempt
+        self._say(Released(**self._about()))
+
+    def notice(self, nodes: tuple[str, ...], within_s: float, reason: str) -> None:
+        """Say that the group's nodes will be taken back."""
+        self._say(PreemptionNoticed(**self._about(), nodes=nodes, within_s=within_s, reason=reason))
+
+    def _start(self, place: PlaceOffer, attempt: int, secret: bytes) -> RunnerProcess:
+        site = self._site
+        spec = RunnerSpec(
+            url=site.url,
+            namespace=site.namespace,
+            run=self.assignment.run,
+            attempt=attempt,
+            pool=site.pool,
+            node=place.node,
+            source=place.node,
+            secret=secret,
+            base_dir=site.base_dir,
+            addr=site.addr,
+        )
+        return RunnerProcess(spec, self._hatchery, self._on_change)
+
+    def _about(self) -> _About:
+        """What every fact says; source, incarnation and number are the spool's to fill in."""
+        return _About(source="", incarnation=0, number=0, attempt=self.assignment.attempt, clock_s=time.monotonic())
+
+    def _say(self, fact: AnyFact) -> None:
+        self.facts.say(fact)

@@ -1,0 +1,207 @@
+"""The ranks of a run on one node: started for an attempt, ended, and what they need of each other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Final
+
+from runfold.events.assignment import Assignment, Work
+from runfold.events.beats import RankBeat
+from runfold.events.nats.blobs import Blobs
+from runfold.events.nats.connection import Connection
+from runfold.events.transitions import RankLaid
+from runfold.workers.collective import CollectiveHub, Collectives
+from runfold.workers.config import missing_names
+from runfold.workers.facts import Facts
+from runfold.workers.life import Order, RankLife
+from runfold.workers.link import Collected, Go, Refused, Start
+from runfold.workers.outlet import Outlet
+from runfold.workers.output import OutputCut
+from runfold.workers.pipe import RunnerSpec
+from runfold.workers.plan import Held
+from runfold.workers.ports import HeldPort
+from runfold.workers.spawner import Spawner
+from runfold.workers.usage import Usage
+
+BLOB_ENTRY: Final = "blob:"
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class RankGroup:
+    """What lives here. `held` is for the planner; `newest` keeps what was started last of each rank."""
+
+    def __init__(
+        self,
+        spec: RunnerSpec,
+        spawner: Spawner,
+        blobs: Blobs,
+        connection: Connection,
+        facts: Facts,
+        port: HeldPort,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._spec = spec
+        self._spawner = spawner
+        self._blobs = blobs
+        self._connection = connection
+        self._facts = facts
+        self._port = port
+        self._on_change = on_change
+        self._lives: dict[int, RankLife] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._attempt = 0
+        self._collectives: Collectives | None = None
+        self._paused = False
+        self._usage = Usage()
+        self.newest: dict[int, tuple[int, int]] = {}
+
+    @property
+    def held(self) -> list[Held]:
+        """The processes here that live, or are being started."""
+        return [life.held for life in self._lives.values() if not life.over]
+
+    @property
+    def attempt(self) -> int:
+        """The attempt of the ranks started last; 0 before any."""
+        return self._attempt
+
+    def start(self, assignment: Assignment, attempt: int, laid: RankLaid) -> None:
+        """Start a rank of an attempt."""
+        if assignment.job is None:
+            _LOG.error("%s: the assignment to train names no work; nothing is started", self._spec.run)
+            return
+        collectives = self._collectives_of(assignment, attempt)
+        rank = laid.rank
+        self._retire(rank)
+        self.newest[rank] = (attempt, laid.life)
+        life = RankLife(
+            self._order(assignment, assignment.job, laid),
+            spawner=self._spawner,
+            blobs=self._blobs,
+            outlet=Outlet(self._connection, OutputCut(self._spec.run, attempt, rank, self._spec.node)),
+            group=collectives,
+            say=self._facts.say,
+            on_change=self._on_change,
+        )
+        self._lives[rank] = life
+        life.pause(self._paused)
+        life.begin()
+
+    def end(self, rank: int, *, kill: bool, now: float) -> None:
+        """Ask a rank to end, or make it."""
+        if (life := self._lives.get(rank)) is not None:
+            life.end(kill=kill, now=now)
+
+    def pause(self, paused: bool) -> None:
+        """Let all reports wait, or go on."""
+        self._paused = paused
+        for life in self._lives.values():
+            life.pause(paused)
+
+    def beats(self, now: float) -> tuple[RankBeat, ...]:
+        """Return every rank at a glance."""
+        self._usage.forget({life.pid for life in self._lives.values() if life.pid is not None})
+        return tuple(self._beat_of(life, now) for life in self._lives.values())
+
+    async def close(self) -> None:
+        """Wait, with bounded patience, until the output of all ranks is with the broker; end what is open."""
+        for rank in list(self._lives):
+            self._retire(rank)
+        self._drop_collectives()
+        if self._closing:
+            await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def _beat_of(self, life: RankLife, now: float) -> RankBeat:
+        memory_bytes, cpu = self._usage.of(life.pid, now) if life.pid is not None and not life.over else (None, None)
+        return RankBeat(
+            rank=life.start.rank,
+            phase=life.phase,
+            index=life.index,
+            step=life.step,
+            memory_bytes=memory_bytes,
+            cpu=cpu,
+        )
+
+    def _retire(self, rank: int) -> None:
+        if (life := self._lives.pop(rank, None)) is not None:
+            self._close_later(life.drained())
+
+    def _close_later(self, closing: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(closing)
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # --- what an attempt needs
+
+    def _collectives_of(self, assignment: Assignment, attempt: int) -> Collectives:
+        if self._collectives is None or attempt != self._attempt:
+            self._drop_collectives()
+            self._attempt = attempt
+            self._collectives = CollectiveHub(len(assignment.layout), self._deliver)
+        return self._collectives
+
+    def _drop_collectives(self) -> None:
+        if self._collectives is not None:
+            self._close_later(self._collectives.close())
+            self._collectives = None
+
+    def _deliver(self, rank: int, answer: Collected | Refused) -> None:
+        life = self._lives.get(rank)
+        if life is None:
+            return
+        if answer.number > 0:
+            life.send(answer)
+        elif isinstance(answer, Collected):
+            life.send(Go())
+
+    def _order(self, assignment: Assignment, job: Work, laid: RankLaid) -> Order:
+        start = self._start_of(assignment, job, laid)
+        is_blob = job.entrypoint.startswith(BLOB_ENTRY)
+        missing = missing_names(job.secret_env)
+        obstacle = (
+            f"secret_env names {', '.join(missing)}, not set where the supervisor of pool {self._spec.pool} runs: "
+            "set it there and start the supervisor again, or take the name out of the job"
+            if missing
+            else None
+        )
+        return Order(
+            start=start,
+            blob=job.entrypoint.removeprefix(BLOB_ENTRY) if is_blob else None,
+            config_blob=job.config_blob,
+            obstacle=obstacle,
+            metrics=laid.rank == 0 or job.metrics_ranks == "all",
+            next_port=self._port.number,
+        )
+
+    def _start_of(self, assignment: Assignment, job: Work, laid: RankLaid) -> Start:
+        local = sum(one.place == laid.place for one in assignment.layout)
+        world = len(assignment.layout)
+        given = {
+            "RUNFOLD_RUN": self._spec.run,
+            "RUNFOLD_ATTEMPT": assignment.attempt,
+            "RUNFOLD_RANK": laid.rank,
+            "RUNFOLD_WORLD_SIZE": world,
+            "RUNFOLD_LOCAL_RANK": laid.local_rank,
+            "RUNFOLD_LOCAL_WORLD_SIZE": local,
+            "RUNFOLD_NODE_RANK": laid.node_rank,
+            "RUNFOLD_NODE": self._spec.node,
+        }
+        return Start(
+            run=self._spec.run,
+            name=job.name,
+            attempt=assignment.attempt,
+            rank=laid.rank,
+            life=laid.life,
+            world_size=world,
+            local_rank=laid.local_rank,
+            local_world_size=local,
+            node_rank=laid.node_rank,
+            entrypoint=job.entrypoint,
+            config=job.config,
+            env={**job.env, **{name: str(value) for name, value in given.items()}},
+            working_dir=str(Path(self._spec.base_dir) / (job.working_dir or ".")),
+            collective_timeout_s=job.timeouts.collective_timeout_s,
+        )

@@ -1,0 +1,146 @@
+"""Runner processes: forked from a zygote that has everything imported, watched to their end, made to end in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import time
+from collections.abc import Callable
+from typing import Final
+
+from runfold.workers.errors import SpawnError
+from runfold.workers.pipe import RunnerPipe, RunnerSpec, StopNow
+from runfold.workers.placing import RunnerHere
+from runfold.workers.processes import Exit
+from runfold.workers.spawner import Child, Spawner
+from runfold.workers.zygote import Role
+
+RUNNER_TARGET: Final = "runfold.workers.runner:main"
+STOP_MARGIN_S: Final = 8.0
+"""How much longer than its ranks' patience a runner may take to end before it is killed."""
+UNSEEN_END_TIMEOUT_S: Final = 10.0
+"""How long the pipe of a runner is watched whose zygote, which would have seen its end, is gone."""
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+def launch_zygote() -> Spawner:
+    """Start the zygote as a program of its own; it imports while the caller does other things."""
+    return Spawner.launch(RUNNER_TARGET, Role.RUNNERS)
+
+
+class Hatchery:
+    """The zygote, started again when it dies."""
+
+    def __init__(self, zygote: Spawner) -> None:
+        self._zygote = zygote
+        self._ready = False
+        self._lock = asyncio.Lock()
+
+    async def spawn(self, pipe: socket.socket) -> Child:
+        """Fork a runner that holds `pipe`; raise `SpawnError` when that cannot be."""
+        zygote = await self.warm()
+        return await zygote.spawn(b"", {"pipe": pipe.fileno()})
+
+    async def warm(self) -> Spawner:
+        """Return the zygote once it can fork."""
+        async with self._lock:
+            if self._ready and self._zygote.lost:
+                _LOG.warning("the zygote (process %d) is gone; another one is started", self._zygote.pid)
+                await self._zygote.close()
+                self._zygote, self._ready = launch_zygote(), False
+            if not self._ready:
+                await self._zygote.start()
+                self._ready = True
+            return self._zygote
+
+    async def close(self) -> None:
+        """End the zygote."""
+        await self._zygote.close()
+
+
+class RunnerProcess:
+    """One runner, from the wish to start it to its end."""
+
+    def __init__(self, spec: RunnerSpec, hatchery: Hatchery, on_end: Callable[[], None]) -> None:
+        self.node = spec.node
+        self.told_lost = False
+        self._hatchery = hatchery
+        self._on_end = on_end
+        ours, self._theirs = socket.socketpair()
+        self._pipe = RunnerPipe(ours)
+        # Waits in the socket for a process that can read it, and so does a word to stop.
+        self._pipe.send(spec)
+        self._child: Child | None = None
+        self._exit: Exit | None = None
+        self._reason = ""
+        self._ended_s: float | None = None
+        self._kill_at: float | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._live(), name=f"runner {spec.run} {spec.node}")
+
+    @property
+    def here(self) -> RunnerHere:
+        """What the planner needs to know."""
+        ended = self._exit
+        return RunnerHere(
+            node=self.node,
+            ended_s=self._ended_s,
+            code=ended.code if ended is not None else None,
+            signal=ended.signal if ended is not None else None,
+            reason=self._reason,
+            told_lost=self.told_lost,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives, or is being started."""
+        return self._ended_s is None
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
+        kill_at = time.monotonic() + grace_s + STOP_MARGIN_S
+        if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
+            return
+        self._kill_at = kill_at
+        self._pipe.send(StopNow(reason=reason, grace_s=grace_s))
+        if self._stopping is not None:
+            self._stopping.cancel()
+        self._stopping = asyncio.create_task(self._kill_in_time(kill_at), name="runner stop")
+
+    async def wait(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.shield(self._task)
+
+    async def _live(self) -> None:
+        try:
+            with self._theirs:
+                self._child = await self._hatchery.spawn(self._theirs)
+            self._exit = await self._child.wait()
+            self._reason = self._exit.describe()
+            if not self._exit.known:
+                await self._end_unseen()
+        except SpawnError as error:
+            self._reason = f"it could not be started: {error}"
+        finally:
+            self._ended_s = time.monotonic()
+            self._pipe.close()
+            if self._stopping is not None:
+                self._stopping.cancel()
+            self._on_end()
+
+    async def _end_unseen(self) -> None:
+        """The zygote is gone and the runner may live: have it end, and see that it does by its end of the pipe."""
+        self._reason = "the zygote that it was forked from died, and nobody could see how it ended"
+        self._pipe.send(StopNow(reason="the supervisor cannot watch this runner any more", grace_s=0.0))
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._pipe.wait_closed(), UNSEEN_END_TIMEOUT_S)
+
+    async def _kill_in_time(self, kill_at: float) -> None:
+        await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
+        if self._child is not None:
+            _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self._child.pid)
+            with contextlib.suppress(SpawnError):
+                await self._child.kill(signal.SIGKILL, group=False)

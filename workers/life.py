@@ -1,0 +1,338 @@
+"""One life of a rank, as its runner sees it: from the wish to start it to the last word about its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from typing import Final, TypedDict
+
+import msgspec
+
+from runfold.events.beats import RankPhase
+from runfold.events.facts import (
+    AnyFact,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Reported,
+)
+from runfold.events.failures import ErrorInfo, FailureKind
+from runfold.events.nats.blobs import Blobs, blob_digest
+from runfold.events.nats.errors import ApiRefused, BlobDamaged, BlobMissing, BrokerError, Unanswered
+from runfold.workers.collective import START, Collectives
+from runfold.workers.errors import SpawnError
+from runfold.workers.handle import RankEnd, RankHandle
+from runfold.workers.link import Collect, Entered, Failed, FromRank, FromRunner, Loaded, Report, Returned, Start
+from runfold.workers.oom import oom_kills
+from runfold.workers.outlet import Outlet
+from runfold.workers.plan import Held
+from runfold.workers.processes import Exit
+from runfold.workers.spawner import Spawner
+from runfold.workers.spool import FactTooLargeError
+
+VALUE_PUT_TIMEOUT_S: Final = 30.0
+FETCH_TRIES_MAX: Final = 3
+FETCH_RETRY_S: Final = 0.5
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True):
+    """What to start: the message for the rank, what has to be fetched for it, and what stands in the way of it."""
+
+    start: Start
+    blob: str | None = None
+    config_blob: str | None = None
+    obstacle: str | None = None
+    metrics: bool = True
+    next_port: int | None = None
+
+
+class _About(TypedDict):
+    source: str
+    incarnation: int
+    number: int
+    attempt: int
+    clock_s: float
+    rank: int
+    life: int
+
+
+class RankLife:
+    """Made with `begin`; `asked` to end by `end`. `over` once its process is gone and all facts about it are said."""
+
+    def __init__(
+        self,
+        order: Order,
+        *,
+        spawner: Spawner,
+        blobs: Blobs,
+        outlet: Outlet,
+        group: Collectives,
+        say: Callable[[AnyFact], None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.start = order.start
+        self.phase: RankPhase = "starting"
+        self.index = -1
+        self.step: int | None = None
+        self.over = False
+        self._order = order
+        self._spawner = spawner
+        self._blobs = blobs
+        self._outlet = outlet
+        self._group = group
+        self._say_fact = say
+        self._on_change = on_change
+        self._handle: RankHandle | None = None
+        self._asked_s: float | None = None
+        self._signal: signal.Signals | None = None
+        self._killed = False
+        self._refused = False
+        self._paused = False
+        self._uploads: list[asyncio.Task[None]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Start it, in the background."""
+        self._task = asyncio.create_task(self._live(), name=f"rank {self.start.rank}")
+
+    @property
+    def held(self) -> Held:
+        """What the planner needs to know."""
+        return Held(
+            attempt=self.start.attempt,
+            rank=self.start.rank,
+            life=self.start.life,
+            local_rank=self.start.local_rank,
+            asked_s=self._asked_s,
+            killed=self._killed,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, once there is one."""
+        return self._handle.pid if self._handle is not None else None
+
+    def end(self, *, kill: bool, now: float) -> None:
+        """Ask it to end, or make it; one that is still being started ends as soon as it could be signalled."""
+        self._asked_s = now if self._asked_s is None else self._asked_s
+        self._killed = self._killed or kill
+        self._signal = signal.SIGKILL if kill else signal.SIGTERM
+        if self._handle is not None:
+            self._uploads.append(asyncio.create_task(self._deliver_signal(self._handle), name="signal"))
+
+    def pause(self, paused: bool) -> None:
+        """Let its reports wait, or go on: the spool is full, or has room again."""
+        self._paused = paused
+        if self._handle is not None:
+            (self._handle.pause if paused else self._handle.resume)()
+
+    def send(self, message: FromRunner) -> None:
+        """Send it a message."""
+        if self._handle is not None:
+            self._handle.send(message)
+
+    async def drained(self) -> None:
+        """Wait until its output, and what was uploaded for it, is with the broker; bounded."""
+        await self._outlet.drained()
+        if self._uploads:
+            await asyncio.wait(self._uploads, timeout=VALUE_PUT_TIMEOUT_S)
+        for task in (*self._uploads, self._task):
+            if task is not None:
+                task.cancel()
+        await asyncio.gather(*self._uploads, return_exceptions=True)
+
+    # --- its life
+
+    async def _live(self) -> None:
+        try:
+            start = await self._prepared()
+            if start is not None and self._asked_s is None:
+                await self._run(start)
+        except SpawnError as error:
+            self._fail("runner", "SpawnError", f"its process could not be started: {error}")
+        finally:
+            self._group.leave(self.start.rank, "has ended")
+            self._outlet.end()
+            self.over = True
+            self._on_change()
+
+    async def _prepared(self) -> Start | None:
+        """Return the start with all that it needs; None, and that told, when something cannot be had."""
+        order = self._order
+        if order.obstacle is not None:
+            self._fail("load", "LoadError", order.obstacle)
+            return None
+        start = order.start
+        try:
+            if order.blob is not None:
+                start = msgspec.structs.replace(start, blob=await self._fetch(order.blob))
+            if order.config_blob is not None:
+                config = msgspec.json.decode(await self._fetch(order.config_blob), type=dict[str, msgspec.Raw])
+                start = msgspec.structs.replace(
+                    start, config={key: msgspec.json.decode(value) for key, value in config.items()}
+                )
+        except (BrokerError, msgspec.DecodeError) as error:
+            self._fail("fetch", type(error).__name__, str(error))
+            return None
+        return start
+
+    async def _fetch(self, digest: str) -> bytes:
+        for _ in range(FETCH_TRIES_MAX - 1):
+            try:
+                return await self._blobs.get(digest)
+            except (BlobMissing, BlobDamaged):
+                raise
+            except (Unanswered, ApiRefused):
+                await asyncio.sleep(FETCH_RETRY_S)
+        return await self._blobs.get(digest)
+
+    async def _run(self, start: Start) -> None:
+        kills_before = oom_kills()
+        handle = await RankHandle.start(self._spawner, start, on_message=self._heard, on_output=self._outlet.feed)
+        self._handle = handle
+        if self._paused:
+            handle.pause()
+        if self._signal is not None:
+            # The word to stop came while it was being started.
+            await self._deliver_signal(handle)
+        ended = await handle.wait()
+        await self._tell_end(ended, oom=ended.exit.signal == signal.SIGKILL and oom_kills() > kills_before)
+
+    async def _deliver_signal(self, handle: RankHandle) -> None:
+        if self._signal is None:
+            return
+        try:
+            await handle.kill(self._signal, group=True)
+        except SpawnError as error:
+            # With its fork server gone it is gone too, or about to be.
+            _LOG.info("rank %d was not signalled: %s", self.start.rank, error)
+
+    # --- what it says
+
+    def _heard(self, message: FromRank) -> None:
+        start = self.start
+        match message:
+            case Loaded(digest, versions):
+                self.phase = "waiting"
+                self._started(digest, versions)
+                self._group.arrive(start.rank, START)
+            case Entered():
+                self.phase = "running"
+            case Report():
+                self._reported(message)
+            case Collect():
+                self._group.arrive(start.rank, message)
+            case Returned():
+                self.phase = "returned"
+                self._group.leave(start.rank, "has returned")
+                self._returned(message)
+            case Failed():
+                self.phase = "failed"
+                self._group.leave(start.rank, "has failed")
+                self._failed(message)
+            case _:
+                pass
+
+    def _started(self, digest: str | None, versions: dict[str, str]) -> None:
+        self._say(
+            RankStarted(
+                **self._about(time.monotonic()),
+                pid=self.pid or 0,
+                next_port=self._order.next_port,
+                digest=digest,
+                versions=versions,
+            )
+        )
+
+    def _reported(self, report: Report) -> None:
+        self.index, self.step = report.index, report.step
+        metrics = report.metrics if self._order.metrics else None
+        self._say(Reported(**self._about(report.clock_s), index=report.index, step=report.step, metrics=metrics))
+
+    def _returned(self, returned: Returned) -> None:
+        if returned.blob is None:
+            self._say_returned(returned, None)
+        else:
+            self._uploads.append(asyncio.create_task(self._return_blob(returned, returned.blob), name="value"))
+
+    async def _return_blob(self, returned: Returned, blob: bytes) -> None:
+        try:
+            digest = await self._blobs.put(blob, timeout_s=VALUE_PUT_TIMEOUT_S)
+        except (BrokerError, ValueError) as error:
+            self._fail("user", "ReturnValueNotKept", f"the return value could not be stored: {error}")
+        else:
+            self._say_returned(returned, digest)
+
+    def _say_returned(self, returned: Returned, digest: str | None) -> None:
+        self._say(
+            RankReturned(**self._about(returned.clock_s), reports=returned.reports, value=returned.value, blob=digest)
+        )
+
+    def _failed(self, failed: Failed) -> None:
+        error = failed.error
+        if failed.full is not None:
+            # Said at once; the whole text follows it, and its digest is known already.
+            error = msgspec.structs.replace(error, blob=blob_digest(failed.full))
+            self._uploads.append(asyncio.create_task(self._keep_error(failed.full), name="error"))
+        self._say(RankFailed(**self._about(failed.clock_s), error=error))
+
+    async def _keep_error(self, text: bytes) -> None:
+        try:
+            await self._blobs.put(text, timeout_s=VALUE_PUT_TIMEOUT_S)
+        except BrokerError as error:
+            _LOG.warning("rank %d: the whole text of its error is not kept: %s", self.start.rank, error)
+
+    async def _tell_end(self, ended: RankEnd, *, oom: bool) -> None:
+        for upload in self._uploads:
+            if upload.get_name() == "value":
+                # Its return comes first, since an exit without one is a failure.
+                await asyncio.wait([upload])
+        if ended.link_error is not None:
+            self._fail("user", "LinkError", str(ended.link_error))
+        self.phase = "exited"
+        self._say_exit(ended.exit, returned=isinstance(ended.result, Returned), oom=oom)
+
+    def _say_exit(self, ended: Exit, *, returned: bool, oom: bool) -> None:
+        self._say(
+            RankExited(
+                **self._about(time.monotonic()),
+                exit_code=ended.code,
+                signal=ended.signal,
+                peak_memory_bytes=ended.peak_memory_bytes,
+                last_lines=self._outlet.last_lines(),
+                asked=self._asked_s is not None,
+                returned=returned,
+                oom=oom,
+            )
+        )
+
+    def _fail(self, kind: FailureKind, name: str, message: str) -> None:
+        self.phase = "failed"
+        error = ErrorInfo(type=name, message=message, kind=kind)
+        self._say(RankFailed(**self._about(time.monotonic()), error=error))
+
+    def _about(self, clock_s: float) -> _About:
+        """What every fact about this rank says; source, incarnation and number are the spool's to fill in."""
+        start = self.start
+        return _About(
+            source="",
+            incarnation=0,
+            number=0,
+            attempt=start.attempt,
+            clock_s=clock_s,
+            rank=start.rank,
+            life=start.life,
+        )
+
+    def _say(self, fact: AnyFact) -> None:
+        try:
+            self._say_fact(fact)
+        except FactTooLargeError as error:
+            if not self._refused:
+                self._refused = True
+                self._fail("user", "FactTooLargeError", str(error))

@@ -1,0 +1,108 @@
+"""What a supervisor says to a runner: on a socket pair whose closing is a word as well.
+
+The runner's first frame is its `RunnerSpec`: credentials and secret come this way, after the rank spawner was
+forked, so that no rank ever holds them. The runner says nothing: it speaks on the broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+
+import msgspec
+
+from runfold.workers.errors import LinkError
+from runfold.workers.frames import HEADER, frame
+
+PIPE_FRAME_MAX_BYTES: Final = 64 * 1024
+SPEC_TIMEOUT_S: Final = 10.0
+
+
+class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
+    """Who a runner is. `base_dir` is where relative working directories start; `addr` where others reach it."""
+
+    url: str
+    namespace: str
+    run: str
+    attempt: int
+    pool: str
+    node: str
+    source: str
+    secret: bytes
+    base_dir: str
+    addr: str = "127.0.0.1"
+
+
+class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
+    """End the ranks, with so much patience, and yourself."""
+
+    reason: str
+    grace_s: float
+
+
+ToRunner = RunnerSpec | StopNow
+_DECODER: Final[msgspec.msgpack.Decoder[ToRunner]] = msgspec.msgpack.Decoder(ToRunner)
+
+
+class RunnerPipe:
+    """The supervisor's end. Closing it ends the runner."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+
+    def send(self, message: ToRunner) -> None:
+        """Say something; nothing happens when the runner is gone, whose end is told elsewhere."""
+        try:
+            # Far less is ever said than the socket holds.
+            self._socket.send(frame(msgspec.msgpack.encode(message), PIPE_FRAME_MAX_BYTES))
+        except OSError:
+            return
+
+    async def wait_closed(self) -> None:
+        """Return once the runner's end is closed: by its end at the latest."""
+        with contextlib.suppress(OSError):
+            await asyncio.get_running_loop().sock_recv(self._socket, 1)
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()
+
+
+class SupervisorPipe:
+    """The runner's end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    @classmethod
+    async def open(cls, sock: socket.socket) -> SupervisorPipe:
+        """Take over the socket."""
+        return cls(*await asyncio.open_connection(sock=sock))
+
+    async def receive(self) -> ToRunner | None:
+        """Return the next message; None when the supervisor is gone, or says what is no message."""
+        try:
+            (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
+            if length > PIPE_FRAME_MAX_BYTES:
+                return None
+            return _DECODER.decode(await self._reader.readexactly(length))
+        except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError):
+            return None
+
+    async def spec(self) -> RunnerSpec:
+        """Return who this runner is; raise `LinkError` when nobody says so."""
+        try:
+            first = await asyncio.wait_for(self.receive(), SPEC_TIMEOUT_S)
+        except TimeoutError:
+            first = None
+        if not isinstance(first, RunnerSpec):
+            raise LinkError("the supervisor did not say who this runner is")
+        return first
+
+    def close(self) -> None:
+        """Close it."""
+        self._writer.close()

@@ -1,0 +1,190 @@
+"""The slots of a pool: who gets them, whole or not at all, and who waits behind whom. No I/O, no clock.
+
+Amounts are exact (ten-thousandths). The queue is strict: by priority, then by acceptance; nobody overtakes the first
+that waits, so that a large group is not starved by small ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from runfold.events.base import Value
+from runfold.events.config import PlacementStrategy
+from runfold.events.facts import PlaceOffer
+
+_UNITS: Final = 10_000
+
+
+class Demand(Value, frozen=True, kw_only=True):
+    """What a run's group needs: so many ranks, each with these resources."""
+
+    run: str
+    attempt: int
+    num_workers: int
+    resources: dict[str, float]
+    priority: int = 0
+    accepted_at: str = ""
+    strategy: PlacementStrategy = "PACK"
+    excluded: tuple[str, ...] = ()
+
+    @property
+    def order(self) -> tuple[int, str, str]:
+        """Who comes first: higher priority, earlier acceptance, then the name."""
+        return (-self.priority, self.accepted_at, self.run)
+
+
+class Waiting(Value, frozen=True, kw_only=True):
+    """How a run waits: runs ahead of it, CPUs free and needed (rounded down and up)."""
+
+    ahead: int
+    free: int
+    needed: int
+
+
+class Granted(Value, frozen=True, kw_only=True):
+    """A demand that has its places."""
+
+    demand: Demand
+    places: tuple[PlaceOffer, ...]
+
+
+class Slots:
+    """The book of a pool's nodes: what is free on each, who holds what, who waits."""
+
+    def __init__(self, nodes: Mapping[str, Mapping[str, float]]) -> None:
+        self._total = {node: _exact(amounts) for node, amounts in nodes.items()}
+        self._free = {node: dict(amounts) for node, amounts in self._total.items()}
+        self._waiting: dict[str, Demand] = {}
+        self._held: dict[str, Granted] = {}
+
+    def never(self, demand: Demand) -> str | None:
+        """Return why a demand could not be met by the whole pool standing empty; None if it could."""
+        need = _exact(demand.resources)
+        usable = [node for node in self._total if node not in demand.excluded]
+        for name in need:
+            if not any(self._total[node].get(name) for node in usable):
+                return f"each rank needs {demand.resources[name]:g} {name}, and this pool has no {name}"
+        if _fit({node: self._total[node] for node in usable}, need, demand) is not None:
+            return None
+        each = ", ".join(f"{amount:g} {name}" for name, amount in demand.resources.items())
+        has = ", ".join(f"{node}: {_words(self._total[node])}" for node in usable) or "no usable node"
+        return f"{demand.num_workers} ranks with {each} each, and the whole pool has {has}"
+
+    def ask(self, demand: Demand) -> None:
+        """Put a demand into the queue, in place of an earlier one of the same run."""
+        self._waiting[demand.run] = demand
+
+    def withdraw(self, run: str) -> None:
+        """Take a run out of the queue."""
+        self._waiting.pop(run, None)
+
+    def release(self, run: str) -> None:
+        """Give back what a run holds."""
+        granted = self._held.pop(run, None)
+        if granted is None:
+            return
+        need = _exact(granted.demand.resources)
+        for place in granted.places:
+            for name, amount in need.items():
+                self._free[place.node][name] += amount * place.slots
+
+    def grant(self) -> list[Granted]:
+        """Give places to those first in the queue, as far as they go."""
+        granted: list[Granted] = []
+        for demand in self._queue():
+            if demand.run in self._held:
+                break
+            need = _exact(demand.resources)
+            usable = {node: free for node, free in self._free.items() if node not in demand.excluded}
+            places = _fit(usable, need, demand)
+            if places is None:
+                break
+            for place in places:
+                for name, amount in need.items():
+                    self._free[place.node][name] -= amount * place.slots
+            del self._waiting[demand.run]
+            self._held[demand.run] = Granted(demand=demand, places=places)
+            granted.append(self._held[demand.run])
+        return granted
+
+    def waiting(self) -> dict[str, Waiting]:
+        """Return how each run of the queue waits."""
+        return {
+            demand.run: Waiting(ahead=ahead, free=self.free, needed=_rounded_up(demand))
+            for ahead, demand in enumerate(self._queue())
+        }
+
+    @property
+    def free(self) -> int:
+        """Whole CPUs free."""
+        return sum(amounts.get("CPU", 0) for amounts in self._free.values()) // _UNITS
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Whole CPUs of each node, free or not."""
+        return {node: amounts.get("CPU", 0) // _UNITS for node, amounts in self._total.items()}
+
+    def _queue(self) -> list[Demand]:
+        return sorted(self._waiting.values(), key=lambda demand: demand.order)
+
+
+def _exact(amounts: Mapping[str, float]) -> dict[str, int]:
+    return {name: round(amount * _UNITS) for name, amount in amounts.items() if amount > 0}
+
+
+def _words(amounts: Mapping[str, int]) -> str:
+    return ", ".join(f"{amount / _UNITS:g} {name}" for name, amount in amounts.items())
+
+
+def _rounded_up(demand: Demand) -> int:
+    return -(-_exact(demand.resources).get("CPU", 0) * demand.num_workers // _UNITS)
+
+
+def _fit(
+    free: Mapping[str, Mapping[str, int]], need: Mapping[str, int], demand: Demand
+) -> tuple[PlaceOffer, ...] | None:
+    """Return places for all ranks of a demand, or None."""
+    room = {node: _ranks_on(amounts, need, demand.num_workers) for node, amounts in free.items()}
+    given = _share(room, demand.num_workers, demand.strategy)
+    if sum(given.values()) < demand.num_workers:
+        return None
+    return tuple(PlaceOffer(node=node, slots=slots) for node, slots in given.items() if slots)
+
+
+def _share(room: Mapping[str, int], wanted: int, strategy: PlacementStrategy) -> dict[str, int]:
+    """Return how many ranks each node takes of those wanted; fewer in all when they do not fit."""
+    match strategy:
+        case "STRICT_PACK":
+            return next(({node: wanted} for node, ranks in room.items() if ranks >= wanted), {})
+        case "STRICT_SPREAD":
+            return _spread({node: min(ranks, 1) for node, ranks in room.items()}, wanted)
+        case "SPREAD":
+            return _spread(room, wanted)
+        case "PACK":
+            return _pack(room, wanted)
+
+
+def _ranks_on(amounts: Mapping[str, int], need: Mapping[str, int], at_most: int) -> int:
+    return min((amounts.get(name, 0) // amount for name, amount in need.items()), default=at_most)
+
+
+def _pack(room: Mapping[str, int], wanted: int) -> dict[str, int]:
+    given: dict[str, int] = {}
+    # The roomiest first: as few nodes as possible.
+    for node in sorted(room, key=lambda name: -room[name]):
+        given[node] = min(room[node], wanted)
+        wanted -= given[node]
+    return given
+
+
+def _spread(room: Mapping[str, int], wanted: int) -> dict[str, int]:
+    given = dict.fromkeys(room, 0)
+    while wanted > 0:
+        open_nodes = [node for node in room if given[node] < room[node]]
+        if not open_nodes:
+            break
+        for node in open_nodes[:wanted]:
+            given[node] += 1
+        wanted -= min(wanted, len(open_nodes))
+    return given

@@ -1,0 +1,45 @@
+"""Signs of life, once a second, over core NATS: nobody waits for them and nobody keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Final
+
+import msgspec
+
+from runfold.events.beats import RunnerBeat
+from runfold.events.nats.connection import Connection
+from runfold.events.nats.errors import BrokerClosed, Unanswered
+from runfold.workers.facts import Facts
+from runfold.workers.group import RankGroup
+from runfold.workers.pipe import RunnerSpec
+
+BEAT_EVERY_S: Final = 1.0
+
+
+async def beat(connection: Connection, spec: RunnerSpec, facts: Facts, group: RankGroup) -> None:
+    """Beat for a runner until cancelled."""
+    while True:
+        if facts.spool.incarnation is not None and connection.is_up:
+            now = time.monotonic()
+            attempt = group.attempt or spec.attempt
+            said = RunnerBeat(
+                run=spec.run,
+                source=spec.source,
+                incarnation=facts.spool.incarnation,
+                attempt=attempt,
+                number=facts.spool.number,
+                clock_s=now,
+                ranks=group.beats(now),
+            )
+            await say(connection, connection.names.subjects.beat(spec.run, attempt, spec.source), said)
+        await asyncio.sleep(BEAT_EVERY_S)
+
+
+async def say(connection: Connection, subject: str, document: msgspec.Struct) -> None:
+    """Publish once; what nobody can hear now is not said later."""
+    try:
+        await connection.publish(subject, msgspec.json.encode(document))
+    except (Unanswered, BrokerClosed):
+        return

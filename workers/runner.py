@@ -1,0 +1,191 @@
+"""The runner: one process a run on each node. It holds the broker's link, speaks for its ranks, owns their processes.
+
+It is forked from the supervisor's zygote, forks its rank spawner before anything else, and ends when its
+assignment or its supervisor says so, or when the supervisor's pipe closes. Nothing it started outlives it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+import time
+from typing import Final
+
+from runfold.events.assignment import Assignment
+from runfold.events.facts import RunnerReady
+from runfold.events.nats.blobs import Blobs
+from runfold.events.nats.connection import Connection, connect
+from runfold.events.nats.errors import BrokerError
+from runfold.events.nats.names import Names, Role
+from runfold.workers import processes, rank
+from runfold.workers.config import forget_secrets
+from runfold.workers.errors import LinkError, RunfoldError
+from runfold.workers.facts import Facts
+from runfold.workers.follow import follow_assignments
+from runfold.workers.group import RankGroup
+from runfold.workers.pipe import RunnerSpec, StopNow, SupervisorPipe
+from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Leave, Ordered, StartRank, plan
+from runfold.workers.ports import HeldPort
+from runfold.workers.pulse import beat
+from runfold.workers.spawner import Spawner
+
+EXIT_DONE: Final = 0
+EXIT_CANNOT: Final = 77
+"""The broker could not be reached, the spec did not come, or the rank spawner is gone."""
+CONNECT_TIMEOUT_S: Final = 10.0
+SETTLE_TIMEOUT_S: Final = 5.0
+"""How long the last facts may take to be acknowledged before the runner ends anyway."""
+REPORT_FLUSH_S: Final = 0.5
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class Runner:
+    """One run on one node, from the spec to the end."""
+
+    def __init__(self, spec: RunnerSpec, spawner: Spawner, connection: Connection) -> None:
+        self._spec = spec
+        self._spawner = spawner
+        self._connection = connection
+        self._wake = asyncio.Event()
+        self._assignment: Assignment | None = None
+        self._ordered: Ordered | None = None
+        self._port = HeldPort(spec.addr)
+        self.facts = Facts(
+            connection,
+            run=spec.run,
+            source=spec.source,
+            boot=secrets.token_hex(8),
+            flush_s=REPORT_FLUSH_S,
+            on_change=self._spool_changed,
+        )
+        self.group = RankGroup(spec, spawner, Blobs(connection), connection, self.facts, self._port, self._wake.set)
+
+    async def serve(self, pipe: SupervisorPipe) -> int:
+        """Do what the assignments say until they, or the supervisor, say to end; return the exit code."""
+        self.facts.start()
+        self._say_ready()
+        follower = follow_assignments(self._connection, self._hear, run=self._spec.run)
+        listening = asyncio.create_task(self._listen(pipe), name="pipe")
+        beating = asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group), name="beat")
+        try:
+            return await self._turns()
+        finally:
+            listening.cancel()
+            beating.cancel()
+            await follower.close()
+            await asyncio.gather(listening, beating, return_exceptions=True)
+            await self.group.close()
+            await self.facts.settled(SETTLE_TIMEOUT_S)
+            await self.facts.close()
+            self._port.close()
+
+    async def _turns(self) -> int:
+        while True:
+            self._wake.clear()
+            now = time.monotonic()
+            todo = plan(self._spec.source, self._assignment, self._ordered, self.group.held, self.group.newest, now)
+            for step in todo.steps:
+                match step:
+                    case StartRank(attempt=attempt, laid=laid):
+                        if self._assignment is not None:
+                            self.group.start(self._assignment, attempt, laid)
+                    case EndRank(rank=number, kill=kill):
+                        self.group.end(number, kill=kill, now=now)
+                    case Leave(reason=reason):
+                        _LOG.info("%s: the runner on %s ends: %s", self._spec.run, self._spec.node, reason)
+                        return EXIT_DONE
+            if self._spawner.lost and not self.group.held:
+                _LOG.error("%s: the rank spawner on %s is gone; its runner ends", self._spec.run, self._spec.node)
+                return EXIT_CANNOT
+            with contextlib.suppress(TimeoutError):
+                timeout_s = None if todo.wake_at is None else max(0.0, todo.wake_at - now)
+                await asyncio.wait_for(self._wake.wait(), timeout_s)
+
+    def _hear(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self.facts.hear(assignment)
+        if self.facts.superseded:
+            self._order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
+        self._wake.set()
+
+    async def _listen(self, pipe: SupervisorPipe) -> None:
+        while True:
+            message = await pipe.receive()
+            if message is None:
+                self._order(StopNow(reason="the supervisor is gone", grace_s=ABANDONED_GRACE_S))
+                return
+            if isinstance(message, StopNow):
+                self._order(message)
+
+    def _order(self, stop: StopNow) -> None:
+        # A later word may shorten the patience, never lengthen it.
+        grace_s = stop.grace_s if self._ordered is None else min(stop.grace_s, self._ordered.grace_s)
+        self._ordered = Ordered(reason=stop.reason, grace_s=grace_s)
+        self._wake.set()
+
+    def _say_ready(self) -> None:
+        self.facts.say(
+            RunnerReady(
+                source="",
+                incarnation=0,
+                number=0,
+                attempt=self._spec.attempt,
+                clock_s=time.monotonic(),
+                node=self._spec.node,
+                addr=self._spec.addr,
+                port=self._port.number,
+            )
+        )
+
+    def _spool_changed(self) -> None:
+        full = self.facts.spool.full
+        if full:
+            _LOG.warning(
+                "%s: %d bytes of facts are not folded yet (spool_max_bytes); reports wait, nothing is lost",
+                self._spec.run,
+                self.facts.spool.size_bytes,
+            )
+        self.group.pause(full)
+
+
+async def _run(sock: socket.socket, spawner: Spawner) -> int:
+    loop = asyncio.get_running_loop()
+    # Ended by word alone; a SIGTERM will one day be a notice that the node goes.
+    loop.add_signal_handler(signal.SIGTERM, lambda: _LOG.info("SIGTERM is no word to a runner; nothing is done"))
+    pipe = await SupervisorPipe.open(sock)
+    try:
+        spec = await pipe.spec()
+        names = Names(spec.namespace)
+        starting = asyncio.ensure_future(spawner.start())
+        connection = await connect(
+            spec.url, role=Role.WORKER, name=f"runner {spec.run}", names=names, connect_timeout_s=CONNECT_TIMEOUT_S
+        )
+        try:
+            await starting
+            return await Runner(spec, spawner, connection).serve(pipe)
+        finally:
+            await connection.close()
+    except (BrokerError, RunfoldError, LinkError) as error:
+        _LOG.error("a runner cannot go on: %s", error)  # for people: the message says it all
+        return EXIT_CANNOT
+    finally:
+        pipe.close()
+        await spawner.close()
+
+
+def main(spec: bytes, fds: dict[str, int]) -> int:  # noqa: ARG001  # the signature of a forked process; the spec comes by pipe
+    """Run as a runner, as the child of the supervisor's zygote; `fds` holds `pipe`."""
+    processes.name_process("runfold-runner")
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s runner %(message)s", force=True)
+    forget_secrets()
+    spawner = Spawner.fork(rank.main)
+    try:
+        return asyncio.run(_run(socket.socket(fileno=fds["pipe"]), spawner))
+    except Exception:
+        _LOG.exception("the runner failed; its ranks end with it")
+        return processes.EXIT_BUG

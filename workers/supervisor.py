@@ -1,0 +1,203 @@
+"""The supervisor: one process a pool, the only arbiter of its slots. It places groups, and keeps watch over runners."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from typing import Final
+
+import msgspec
+
+from runfold.events.assignment import Assignment
+from runfold.events.beats import PoolBeat
+from runfold.events.nats.connection import Connection
+from runfold.workers.desk import Desk, Site
+from runfold.workers.facts import Facts
+from runfold.workers.follow import follow_assignments
+from runfold.workers.hatchery import Hatchery
+from runfold.workers.placing import (
+    Ask,
+    Forget,
+    Free,
+    SayLost,
+    SayReleased,
+    Step,
+    StopRunners,
+    Withdraw,
+    placing,
+)
+from runfold.workers.pools.local import Slots
+from runfold.workers.pulse import BEAT_EVERY_S, say
+
+STOP_GRACE_S: Final = 5.0
+"""Patience with ranks when the supervisor itself is to stop."""
+RUNNERS_GONE_TIMEOUT_S: Final = 15.0
+SETTLE_TIMEOUT_S: Final = 2.0
+FLUSH_S: Final = 0.5
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the broker, as its worker user; the pool, its one node and its slots (CPUs).
+
+    `base_dir` is where relative working directories start.
+    """
+
+    url: str
+    namespace: str = "runfold"
+    pool: str = "local"
+    node: str = "local"
+    slots: int = 1
+    base_dir: str = "."
+
+
+class Supervisor:
+    """The pool's runs, its slots and its runners, on one connection."""
+
+    def __init__(self, config: SupervisorConfig, connection: Connection, hatchery: Hatchery) -> None:
+        self._config = config
+        self._connection = connection
+        self._hatchery = hatchery
+        self._boot = secrets.token_hex(8)
+        self._slots = Slots({config.node: {"CPU": float(config.slots)}})
+        self._desks: dict[str, Desk] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._wake = asyncio.Event()
+        self._site = Site(url=config.url, namespace=config.namespace, pool=config.pool, base_dir=config.base_dir)
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Do what the assignments say until `stop`; then end everything, with bounded patience."""
+        follower = follow_assignments(self._connection, self._hear)
+        beating = asyncio.create_task(self._beat(), name="pool beat")
+        turning = asyncio.create_task(self._turns(), name="supervisor")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({turning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (turning, stopping):
+                task.cancel()
+            await asyncio.gather(turning, stopping, return_exceptions=True)
+            await self._end_runners(f"the supervisor of pool {self._config.pool} was stopped")
+            await follower.close()
+            beating.cancel()
+            await asyncio.gather(beating, return_exceptions=True)
+            await asyncio.gather(*(desk.facts.close() for desk in self._desks.values()), *self._closing)
+        if turning.done() and not turning.cancelled():
+            turning.result()
+
+    def _hear(self, assignment: Assignment) -> None:
+        desk = self._desks.get(assignment.run)
+        if desk is None:
+            if assignment.pool != self._config.pool or assignment.want == "gone":
+                return
+            desk = self._open(assignment)
+        desk.assignment = assignment
+        desk.facts.hear(assignment)
+        self._wake.set()
+
+    def _open(self, assignment: Assignment) -> Desk:
+        facts = Facts(
+            self._connection,
+            run=assignment.run,
+            source=f"pool-{self._config.pool}",
+            boot=self._boot,
+            flush_s=FLUSH_S,
+        )
+        facts.start()
+        desk = self._desks[assignment.run] = Desk(assignment, facts, self._site, self._hatchery, self._wake.set)
+        return desk
+
+    async def _turns(self) -> None:
+        while True:
+            self._wake.clear()
+            now = time.monotonic()
+            wake_at = [due for desk in list(self._desks.values()) if (due := self._tend(desk, now)) is not None]
+            self._grant()
+            with contextlib.suppress(TimeoutError):
+                timeout_s = max(0.0, min(wake_at) - now) if wake_at else None
+                await asyncio.wait_for(self._wake.wait(), timeout_s)
+
+    def _tend(self, desk: Desk, now: float) -> float | None:
+        """Do what is to be done about one run; return when to look again."""
+        try:
+            todo = placing(desk.assignment, desk.here, now)
+            for step in todo.steps:
+                self._do(desk, step)
+        except Exception:
+            # One broken run never affects another.
+            _LOG.exception("%s: the supervisor could not do what is wanted", desk.assignment.run)
+            return None
+        return todo.wake_at
+
+    def _do(self, desk: Desk, step: Step) -> None:
+        run = desk.assignment.run
+        match step:
+            case Ask(demand=demand):
+                if (why := self._slots.never(demand)) is not None:
+                    desk.refuse(why)
+                else:
+                    self._slots.ask(demand)
+                    desk.asked()
+            case Withdraw():
+                self._slots.withdraw(run)
+                desk.withdrawn()
+            case StopRunners(reason=reason, grace_s=grace_s):
+                desk.stop_runners(reason, grace_s)
+            case SayLost():
+                desk.lost(step)
+            case Free():
+                self._slots.release(run)
+                desk.freed()
+                # What was decided with the slots still held is looked at again.
+                self._wake.set()
+            case SayReleased():
+                desk.release()
+            case Forget():
+                self._forget(desk)
+
+    def _grant(self) -> None:
+        for granted in self._slots.grant():
+            self._desks[granted.demand.run].place(granted)
+        for run, waiting in self._slots.waiting().items():
+            self._desks[run].waits(waiting)
+
+    def _forget(self, desk: Desk) -> None:
+        self._desks.pop(desk.assignment.run, None)
+        task = asyncio.create_task(desk.facts.close(), name=f"forget {desk.assignment.run}")
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def _beat(self) -> None:
+        subject = self._connection.names.subjects.pool_beat(self._config.pool)
+        while True:
+            if self._connection.is_up:
+                said = PoolBeat(
+                    pool=self._config.pool,
+                    supervisor=self._boot,
+                    nodes=self._slots.nodes,
+                    free=self._slots.free,
+                    runs=tuple(run for run, desk in self._desks.items() if desk.holds),
+                )
+                await say(self._connection, subject, said)
+            await asyncio.sleep(BEAT_EVERY_S)
+
+    async def _end_runners(self, reason: str) -> None:
+        """Stop every runner and say so, so that the runs go on elsewhere, or here later."""
+        holding = [desk for desk in self._desks.values() if any(runner.alive for runner in desk.runners)]
+        if not holding:
+            return
+        for desk in holding:
+            nodes = tuple(runner.node for runner in desk.runners if runner.alive)
+            desk.notice(nodes, STOP_GRACE_S, reason)
+            desk.stop_runners(reason, STOP_GRACE_S)
+        waits = [asyncio.ensure_future(runner.wait()) for desk in holding for runner in desk.runners]
+        await asyncio.wait(waits, timeout=RUNNERS_GONE_TIMEOUT_S)
+        for desk in holding:
+            for runner in desk.runners:
+                if not runner.told_lost:
+                    here = runner.here
+                    desk.lost(SayLost(node=here.node, code=here.code, signal=here.signal, reason=reason))
+        await asyncio.gather(*(desk.facts.settled(SETTLE_TIMEOUT_S) for desk in holding))
