@@ -1,0 +1,199 @@
+"""Jobs become runs: each once, whatever is repeated, and at whatever step this process ends.
+
+Own the run, write entry 0 (by its loop), only then acknowledge the job. What cannot become a run is kept as refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from runfold.controller.host import Host, Setting
+from runfold.controller.patience import GaveUp, Patience
+from runfold.controller.ports import JobDelivery, Unavailable
+from runfold.controller.safe import root_of, shown, shown_error
+from runfold.controller.seed import NewRun, Quarantined
+from runfold.controller.takeover import read_acceptance
+from runfold.events.base import Origin
+from runfold.events.conclusions import JobTaken
+from runfold.events.job import Job, check_run_id, decode_job, job_digest, resolve_job
+from runfold.events.limits import REFUSAL_EXCERPT_MAX_BYTES
+from runfold.events.refusal import JobRefused
+from runfold.events.state import Unborn
+from runfold.events.strict import Refused
+from runfold.events.transitions import RunAccepted
+
+AGAIN_AFTER_S: Final = 0.5
+"""How long to wait before the queue is asked again when the broker did not answer."""
+
+REFUSE_TIMEOUT_S: Final = 10.0
+"""How long the record of a refusal is tried to be kept; the job is terminated all the same."""
+
+REASON_MAX_COUNT: Final = 2000
+"""Longest path or reason kept of a refusal, in characters: both may quote what was published."""
+
+PEER_PREFIX: Final = "RAY_TRAIN_"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A job as published: the run it asks for, its resolved form, its digest and number in JOBS."""
+
+    run: str
+    job: Job
+    digest: str
+    sequence: int
+
+    def is_run_of(self, accepted: RunAccepted) -> bool:
+        """Whether a run that exists is what this job asks for."""
+        return accepted.digest == self.digest or accepted.jobs_sequence == self.sequence
+
+
+def read_wanted(data: bytes, sequence: int) -> Wanted:
+    """Return what a published job asks for; raise `Refused` for anything that is not exactly a job."""
+    published = decode_job(data)
+    job = resolve_job(published, sequence)
+    run = job.id or ""
+    check_run_id(run)
+    return Wanted(run=run, job=job, digest=job_digest(published), sequence=sequence)
+
+
+def warnings_of(job: Job, environment: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what a person should know of a job that is taken all the same."""
+    places = dict.fromkeys(environment, "the service's environment")
+    places |= {name: "the job's env" for name in job.env if name.startswith(PEER_PREFIX)}
+    return tuple(
+        f"{name} is set in {place}: runfold does not read RAY_TRAIN_* variables; each has a config field (see the docs)"
+        for name, place in sorted(places.items())
+    )
+
+
+class Intake:
+    """Takes jobs from the queue, one at a time. `refused_count` and `unrecorded_count` are for people."""
+
+    def __init__(self, host: Host, setting: Setting, environment: tuple[str, ...] = ()) -> None:
+        self.refused_count = 0
+        self.unrecorded_count = 0
+        self._host, self._setting, self._environment = host, setting, environment
+        self._jobs = setting.ports.jobs
+        self._patience = Patience("the queue of jobs")
+
+    async def serve(self) -> None:
+        """Take jobs until cancelled."""
+        await self._host.ready.wait()
+        while True:
+            try:
+                job = await self._jobs.pull()
+            except Unavailable as error:
+                _log.warning("the queue of jobs cannot be read: %s", shown(error))
+                await asyncio.sleep(AGAIN_AFTER_S)
+                continue
+            if job is None:
+                continue
+            # A job that trips a bug of ours is refused, and the next one is taken.
+            (failure,) = await asyncio.gather(self._take(job), return_exceptions=True)
+            if isinstance(failure, Exception) and not isinstance(failure, Unavailable | GaveUp):
+                _log.error("job %d could not be taken\n%s", job.sequence, shown_error(failure))
+                await self._refuse(job, Refused("$", f"an error in the controller: {root_of(failure)}"))
+
+    async def _take(self, job: JobDelivery) -> None:
+        try:
+            wanted = read_wanted(job.data, job.sequence)
+            settled = await self._settle(wanted)
+        except Refused as refusal:
+            await self._refuse(job, refusal)
+            return
+        if settled:
+            # An answer that is lost brings the job again: it is the same run then.
+            await job.ack()
+
+    async def _settle(self, wanted: Wanted) -> bool:
+        """Make the job a run; whether it may be acknowledged. Raises `Refused`."""
+        if await self._exists(wanted):
+            return True
+        holder = await self._patience.ask(lambda: self._host.owners.claim(wanted.run))
+        if holder != self._setting.me.controller:
+            _log.warning("job %d: run %s is held by controller %s", wanted.sequence, wanted.run, shown(holder))
+            return False
+        is_first = self._host.find(wanted.run) is None
+        hosted = self._host.start(wanted.run, self._new_run(wanted))
+        if await hosted.begun():
+            return await self._exists(wanted)
+        if is_first and isinstance(hosted.ending, Quarantined):
+            reason = hosted.ending.reason
+            self._host.forget(wanted.run)
+            await self._patience.ask(lambda: self._host.owners.release(wanted.run))
+            raise Refused("$", f"the run could not be begun: {reason}")
+        return False
+
+    async def _exists(self, wanted: Wanted) -> bool:
+        """Whether the log holds the run that is asked for; raise `Refused` when it holds another by that id."""
+        log = self._setting.ports.run(wanted.run).log
+        accepted = await self._patience.ask(lambda: read_acceptance(log, wanted.run))
+        if accepted is None:
+            return False
+        if not wanted.is_run_of(accepted):
+            raise Refused(
+                "$.id",
+                f"run {wanted.run!r} exists already and was asked for with other content "
+                f"(job {accepted.jobs_sequence}); choose another id",
+            )
+        return True
+
+    def _new_run(self, wanted: Wanted) -> NewRun:
+        state = Unborn(job=wanted.job, digest=wanted.digest, jobs_sequence=wanted.sequence)
+        warnings = warnings_of(wanted.job, self._environment)
+        return NewRun(
+            state=state,
+            taken=JobTaken(digest=wanted.digest, warnings=warnings, origin=Origin(jobs=wanted.sequence)),
+        )
+
+    async def _refuse(self, job: JobDelivery, refusal: Refused) -> None:
+        """Keep what was refused and why, then take the job out of the queue."""
+        self.refused_count += 1
+        _log.warning("job %d refused: %s", job.sequence, shown(refusal))
+        record = msgspec.json.encode(self._record(job, refusal))
+        try:
+            async with asyncio.timeout(REFUSE_TIMEOUT_S):
+                await self._patience.ask(lambda: self._jobs.refuse(job.sequence, record))
+        except (TimeoutError, GaveUp):
+            self.unrecorded_count += 1
+            _log.error("job %d: its refusal could not be kept (%d so far)", job.sequence, self.unrecorded_count)
+        try:
+            await job.term()
+        except Unavailable as error:
+            _log.warning("job %d: refused, but it may come again: %s", job.sequence, shown(error))
+
+    def _record(self, job: JobDelivery, refusal: Refused) -> JobRefused:
+        return JobRefused(
+            sequence=job.sequence,
+            run=_asked_id(job.data),
+            path=refusal.path[:REASON_MAX_COUNT],
+            reason=refusal.reason[:REASON_MAX_COUNT],
+            sha256=hashlib.sha256(job.data).hexdigest(),
+            size_bytes=len(job.data),
+            excerpt=job.data[:REFUSAL_EXCERPT_MAX_BYTES].decode("utf-8", "backslashreplace"),
+            at=self._setting.at(),
+            by=self._setting.me.controller,
+        )
+
+
+class _Named(msgspec.Struct):
+    id: str | None = None
+
+
+def _asked_id(data: bytes) -> str | None:
+    """Return the run id that a refused job asked for, where it can be read and is one."""
+    try:
+        run = msgspec.json.decode(data, type=_Named).id
+        check_run_id(run or "")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, Refused):
+        return None
+    return run

@@ -1,0 +1,144 @@
+"""What a run shows of itself: assignment, status and what was folded; only ever what stands in the log."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from runfold.controller.assignment import assignment
+from runfold.controller.latest import Document, Latest
+from runfold.controller.ports import RunPorts
+from runfold.controller.safe import shown
+from runfold.controller.status import status
+from runfold.events.assignment import Assignment
+from runfold.events.beats import Folded
+from runfold.events.entry import Entry, Head
+from runfold.events.limits import FOLDED_EVERY_S, STATUS_EVERY_S
+from runfold.events.state import AnyState, RunState
+from runfold.events.status import Status
+
+PURGE_EVERY_S: Final = 30.0
+"""How often the inbox is relieved of what is folded."""
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_encoder: Final = msgspec.json.Encoder()
+_assignments: Final = msgspec.json.Decoder(Assignment)
+_statuses: Final = msgspec.json.Decoder(Status)
+
+
+class Showing:
+    """Publishes for one run. Each document is sent one at a time, the newest only; while it waits the loop goes on."""
+
+    def __init__(self, run: str, ports: RunPorts, *, is_new: bool) -> None:
+        self.run = run
+        self.accepted_at = ""
+        self._ports = ports
+        last_sequence = 0 if is_new else None
+        self._assignment = Document(ports.assignment, order_of_assignment, last_sequence)
+        self._status = Document(ports.status, order_of_status, last_sequence)
+        self._standing: Assignment | None = None
+        self._shown_folded: dict[str, int] = {}
+        self._purged: tuple[str, int] | None = None
+        self._assignments = Latest[Assignment](self._put_assignment)
+        self._statuses = Latest[tuple[RunState, Head]](self._put_status, STATUS_EVERY_S)
+        self._folds = Latest[Folded](self._say_folded, FOLDED_EVERY_S)
+        self._purges = Latest[int](ports.inbox.purge, PURGE_EVERY_S)
+
+    def serve(self, owner: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
+        """Begin to publish, in tasks of `owner`."""
+        jobs = (self._assignments.serve(), self._statuses.serve(), self._folds.serve(), self._purges.serve())
+        return [owner.create_task(job, name=f"show {self.run}") for job in jobs]
+
+    def tell(self, entry: Entry) -> None:
+        """Say what an acknowledged entry decided, to whoever reads the controller's own log."""
+        for item in entry.transitions:
+            _log.info("run %s: entry %d: %s: %s", self.run, entry.n, type(item).__name__, shown(item.reason))
+
+    def show(self, state: RunState, head: Head, *, decided: bool) -> None:
+        """Publish what an acknowledged entry made of the run; `decided`: it held transitions."""
+        wanted = assignment(state, head)
+        changed = _essence(wanted) != _essence(self._standing)
+        if changed:
+            self._standing = wanted
+            self._assignments.offer(wanted)
+        self._statuses.offer((state, head), at_once=decided)
+        self.show_folded(state, head, at_once=changed)
+
+    def show_folded(self, state: RunState, head: Head, *, at_once: bool = False, again: bool = False) -> None:
+        """Say what is folded, when it is news, or `again` to a source that must repeat."""
+        folded = {name: source.folded for name, source in state.sources.items()}
+        if folded != self._shown_folded or again:
+            self._shown_folded = folded
+            self._folds.offer(Folded(run=self.run, epoch=state.epoch, n=head.n, folded=folded), at_once=at_once)
+        if state.cursor is not None and state.cursor != self._purged:
+            self._purged = state.cursor
+            self._purges.offer(state.cursor[1])
+
+    async def drained(self) -> None:
+        """Return once the last assignment and status stand, and the inbox holds nothing that is folded."""
+        await asyncio.gather(self._assignments.drained(), self._statuses.drained(), self._purges.drained())
+
+    async def heads(self) -> list[tuple[str, Head]]:
+        """Return the heads that the documents shown so far were made of, and who keeps each."""
+        documents = (
+            ("assignment", decoded(_assignments, await self._assignment.read())),
+            ("status", decoded(_statuses, await self._status.read())),
+        )
+        return [(keeper, _head_of(document)) for keeper, document in documents if document is not None]
+
+    async def show_quarantine(self, state: AnyState | None, head: Head | None, reason: str) -> None:
+        """Put the mark on the newest status; the assignment stays as it is."""
+        standing = decoded(_statuses, await self._status.read())
+        ours = status(state, head, self.accepted_at) if isinstance(state, RunState) and head is not None else None
+        newest = ours if standing is None or (ours is not None and ours.order > standing.order) else standing
+        if newest is not None:
+            marked = replace(newest, quarantined=reason)
+            await self._status.put(_encoder.encode(marked), marked.order)
+
+    async def _put_assignment(self, document: Assignment) -> None:
+        order = (document.epoch, document.n, document.forced)
+        if not await self._assignment.put(_encoder.encode(document), order):
+            _log.warning("run %s: a newer assignment than ours (epoch %d, entry %d) stands", self.run, *order[:2])
+
+    async def _put_status(self, seen: tuple[RunState, Head]) -> None:
+        document = status(*seen, self.accepted_at)
+        if not await self._status.put(_encoder.encode(document), document.order):
+            _log.warning("run %s: a newer status than ours (entry %d) stands", self.run, document.head.n)
+
+    async def _say_folded(self, folded: Folded) -> None:
+        await self._ports.say_folded(_encoder.encode(folded))
+
+
+def decoded(decoder: msgspec.json.Decoder[T], data: bytes | None) -> T | None:
+    """Return the document of these bytes, None when they are none."""
+    try:
+        return None if data is None else decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+def order_of_assignment(data: bytes) -> tuple[int, ...] | None:
+    """Return what assignments are compared by, or None for bytes that are none."""
+    document = decoded(_assignments, data)
+    return None if document is None else (document.epoch, document.n, document.forced)
+
+
+def order_of_status(data: bytes) -> tuple[int, ...] | None:
+    """Return what statuses are compared by, or None for bytes that are none."""
+    document = decoded(_statuses, data)
+    return None if document is None else document.order
+
+
+def _head_of(document: Assignment | Status) -> Head:
+    return document.head if isinstance(document, Status) else Head(n=document.n, hash=document.hash)
+
+
+def _essence(document: Assignment | None) -> Assignment | None:
+    """What of an assignment orders something: which entry it is of, and what was folded by then, orders nothing."""
+    return None if document is None else replace(document, n=0, hash="", folded={})

@@ -1,0 +1,236 @@
+"""The ports of a controller on the broker: one connection appends and publishes, another one hears.
+
+A flood of facts on the second cannot delay an append on the first, which keeps nothing while the server is away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+from runfold.controller.ports import Delivered, JobDelivery, RunPorts, Unavailable
+from runfold.controller.safe import shown
+from runfold.events.log import AppendResult, LogUnavailable, Stored
+from runfold.events.nats.cells import Cell, Cells, Clash, assignment_cells, owner_cells, status_cells
+from runfold.events.nats.connection import Connection
+from runfold.events.nats.errors import BrokerClosed, BrokerError
+from runfold.events.nats.inbox import Inbox, InboxMessage, InboxReset, purge_inbox
+from runfold.events.nats.jobs import JobMessage, Jobs
+from runfold.events.nats.log import JetStreamLog
+from runfold.events.nats.publish import Rejected, publish_acked
+
+REFUSE_TIMEOUT_S: Final = 5.0
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+
+def _asked(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Coroutine[None, None, T]]:
+    """Make `Unavailable` of everything that the broker may say or leave unsaid instead of an answer."""
+
+    @wraps(call)
+    async def ask(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await call(*args, **kwargs)
+        except BrokerError as error:
+            raise Unavailable(str(error)) from error
+
+    return ask
+
+
+class BrokerPorts:
+    """See `runfold.controller.ports.Ports`. `close` ends what was opened; the connections are their maker's."""
+
+    def __init__(self, appends: Connection, hears: Connection) -> None:
+        self._appends, self._hears = appends, hears
+        self._assignments, self._statuses = assignment_cells(appends), status_cells(appends)
+        self.jobs = _JobQueue(hears, appends)
+        self.owners = _Bucket(owner_cells(appends))
+
+    def run(self, run: str) -> RunPorts:
+        """Return the ports of one run; nothing is opened by this."""
+        subject = self._appends.names.subjects.folded(run)
+
+        async def say_folded(data: bytes) -> None:
+            try:
+                await self._appends.publish(subject, data)
+            except BrokerError:
+                pass  # nobody could hear it; the next one says it too
+
+        return RunPorts(
+            log=_RunLog(JetStreamLog(self._appends, run)),
+            inbox=_RunInbox(self._hears, run),
+            assignment=_Board(self._assignments, run),
+            status=_Board(self._statuses, run),
+            say_folded=say_folded,
+        )
+
+    async def close(self) -> None:
+        """Take no more jobs."""
+        await self.jobs.close()
+
+
+class _RunLog:
+    """A log whose connection may be closed at the end: nobody knows then what was appended."""
+
+    def __init__(self, log: JetStreamLog) -> None:
+        self._log = log
+
+    async def append(self, data: bytes, *, n: int, digest: str, prev: str, last_sequence: int) -> AppendResult:
+        try:
+            return await self._log.append(data, n=n, digest=digest, prev=prev, last_sequence=last_sequence)
+        except BrokerClosed as error:
+            raise LogUnavailable(str(error)) from error
+
+    async def read(self, after_sequence: int = 0) -> AsyncIterator[Stored]:
+        try:
+            async for stored in self._log.read(after_sequence):
+                yield stored
+        except BrokerError as error:
+            raise LogUnavailable(str(error)) from error
+
+    async def last_sequence(self) -> int:
+        try:
+            return await self._log.last_sequence()
+        except BrokerError as error:
+            raise LogUnavailable(str(error)) from error
+
+
+class _RunInbox:
+    """A run's inbox; what arrived waits here until the loop takes it."""
+
+    def __init__(self, connection: Connection, run: str) -> None:
+        self._connection, self._run = connection, run
+        self._arrived: deque[Delivered] = deque()
+        self._inbox: Inbox | None = None
+
+    async def open(self, cursor: tuple[str, int] | None, arrived: Callable[[], None]) -> None:
+        identity = cursor[0] if cursor is not None else ""
+
+        def on_message(message: InboxMessage) -> None:
+            known = inbox.identity or identity
+            self._arrived.append(Delivered(known, message.sequence, message.subject, message.data))
+            arrived()
+
+        def on_reset(reset: InboxReset) -> None:
+            _log.warning("run %s: %s; it is read from its start, sources repeat", self._run, shown(reset.reason))
+
+        await self.close()
+        inbox = self._inbox = Inbox(
+            self._connection, self._run, cursor=cursor, on_message=on_message, on_reset=on_reset
+        )
+        inbox.start()
+
+    def take(self) -> Delivered | None:
+        return self._arrived.popleft() if self._arrived else None
+
+    @_asked
+    async def purge(self, up_to: int) -> None:
+        await purge_inbox(self._connection, self._run, up_to)
+
+    async def close(self) -> None:
+        if self._inbox is not None:
+            await self._inbox.close()
+            self._inbox = None
+
+
+class _Board:
+    """One key of a store of last values."""
+
+    def __init__(self, cells: Cells, key: str) -> None:
+        self._cells, self._key = cells, key
+
+    @_asked
+    async def read(self) -> tuple[bytes | None, int]:
+        cell = await self._cells.get(self._key)
+        return (None, 0) if cell is None else (cell.data, cell.sequence)
+
+    @_asked
+    async def write(self, data: bytes, last_sequence: int) -> int | None:
+        outcome = await self._cells.put(self._key, data, expected=last_sequence)
+        return None if isinstance(outcome, Clash) else outcome.sequence
+
+
+class _Bucket:
+    """A bucket of small texts."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+
+    @_asked
+    async def create(self, key: str, value: str) -> bool:
+        outcome = await self._cells.put(key, value.encode(), expected=0)
+        if not isinstance(outcome, Clash):
+            return True
+        cell = await self._cells.get(key)
+        if _text(cell) is not None:
+            return False
+        outcome = await self._cells.put(key, value.encode(), expected=0 if cell is None else cell.sequence)
+        return not isinstance(outcome, Clash)
+
+    @_asked
+    async def get(self, key: str) -> str | None:
+        return _text(await self._cells.get(key))
+
+    @_asked
+    async def delete(self, key: str, value: str) -> bool:
+        cell = await self._cells.get(key)
+        if cell is None or _text(cell) != value:
+            return False
+        return not isinstance(await self._cells.delete(key, expected=cell.sequence), Clash)
+
+    @_asked
+    async def entries(self) -> dict[str, str]:
+        texts = {key: _text(cell) for key, cell in (await self._cells.read_all()).items()}
+        return {key: text for key, text in texts.items() if text is not None}
+
+
+def _text(cell: Cell | None) -> str | None:
+    return None if cell is None or cell.data is None else cell.data.decode("utf-8", "replace")
+
+
+class _JobQueue:
+    """The queue of jobs, and where their refusals are kept."""
+
+    def __init__(self, hears: Connection, appends: Connection) -> None:
+        self._jobs = Jobs(hears)
+        self._appends = appends
+
+    @_asked
+    async def pull(self) -> JobDelivery | None:
+        message = await self._jobs.next()
+        return None if message is None else _Job(self._jobs, message)
+
+    @_asked
+    async def refuse(self, sequence: int, record: bytes) -> None:
+        subject = self._appends.names.subjects.refused(sequence)
+        answer = await publish_acked(self._appends, subject, record, timeout_s=REFUSE_TIMEOUT_S)
+        if isinstance(answer, Rejected):
+            raise Unavailable(f"{subject}: {answer.description}")
+
+    async def close(self) -> None:
+        try:
+            await self._jobs.close()
+        except BrokerError:
+            pass
+
+
+class _Job:
+    """A job handed out by the queue."""
+
+    def __init__(self, jobs: Jobs, message: JobMessage) -> None:
+        self._jobs, self._message = jobs, message
+        self.sequence, self.data = message.sequence, message.data
+
+    @_asked
+    async def ack(self) -> None:
+        await self._jobs.ack(self._message)
+
+    @_asked
+    async def term(self) -> None:
+        await self._jobs.term(self._message)
