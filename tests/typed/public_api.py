@@ -1,0 +1,54 @@
+"""The public API as a user types it, pinned: mypy and pyright both read this file, strictly."""
+
+from pathlib import Path
+from typing import assert_type
+
+import runfold
+from runfold.errors import RunAbortedError, TrainingFailedError
+
+
+def train(config: dict[str, object]) -> float:
+    """A training function that calls everything there is to call."""
+    context = runfold.get_context()
+    assert_type(context.get_world_rank(), int)
+    assert_type(context.get_world_size(), int)
+    assert_type(context.get_local_rank(), int)
+    assert_type(context.get_run_id(), str)
+    runfold.barrier()
+    runfold.broadcast_from_rank_zero({"seed": 1}, timeout_s=10)
+    assert_type(runfold.all_gather(1.0, timeout_s=None), list[object])
+    runfold.report({"loss": 0.5, "step": 1, "rank": context.get_world_rank()})
+    return float(str(config["lr"]))
+
+
+def start() -> runfold.Result:
+    """A run started from Python."""
+    trainer = runfold.Trainer(
+        train,
+        train_loop_config={"lr": 0.1},
+        scaling_config=runfold.ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+        run_config=runfold.RunConfig(
+            name="digits",
+            storage_path=Path("runs"),
+            failure_config=runfold.FailureConfig(max_failures=3),
+            checkpoint_config=runfold.CheckpointConfig(num_to_keep=2),
+        ),
+    )
+    assert_type(trainer.run_id, str)
+    return trainer.fit()
+
+
+def ask(result: runfold.Result) -> None:
+    """What a result tells."""
+    assert_type(result.run, str)
+    assert_type(result.state, str)
+    assert_type(result.reason, str)
+    assert_type(result.attempts, int)
+    assert_type(result.error, TrainingFailedError | RunAbortedError | None)
+    if result.metrics is not None:
+        assert_type([*result.metrics], list[str])
+
+
+def start_by_reference() -> runfold.Result:
+    """A function named by its file or module."""
+    return runfold.Trainer("examples/digits.py:train", scaling_config=runfold.ScalingConfig(num_workers=2)).fit()
