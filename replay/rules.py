@@ -22,6 +22,7 @@ from runfold.events.transitions import (
     AttemptStarted,
     ControllerChanged,
     FailureDecided,
+    LogRestored,
     RunAccepted,
     SourceJoined,
     StateChanged,
@@ -126,7 +127,7 @@ def _legal_edges(history: History) -> Iterator[Finding]:
 def _terminal_final(history: History) -> Iterator[Finding]:
     ended: StateName | None = None
     for entry, transition in _transitions(history):
-        if ended is not None and isinstance(transition, StateChanged | AttemptStarted | FailureDecided):
+        if ended is not None and not isinstance(transition, LogRestored):
             yield Finding(rule="terminal-final", n=entry.n, what=f"{kind_of(transition)} after the run was {ended}")
         if isinstance(transition, StateChanged) and ended is None:
             ended = end_name(transition.to_state)
@@ -278,7 +279,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         id="terminal-final",
-        meaning="finished, errored and aborted are never left, and nothing is tried or decided after them",
+        meaning="finished, errored and aborted are never left, and nothing is decided after them",
         advice="report it with an export; trust the first end",
         check=_terminal_final,
     ),

@@ -152,9 +152,11 @@ class Voice:
         return _Head(source=self.source, incarnation=1, number=next(self._numbers), attempt=attempt)
 
 
-def changed(before: StateName, after: StateName, reason: str, cause: Cause) -> StateChanged:
+def changed(
+    before: StateName, after: StateName, reason: str, cause: Cause, num_workers: int | None = None
+) -> StateChanged:
     """A change of state."""
-    return StateChanged(from_state=before, to_state=after, reason=reason, cause=cause)
+    return StateChanged(from_state=before, to_state=after, reason=reason, cause=cause, num_workers=num_workers)
 
 
 INPUT = Cause(input=0)
@@ -169,19 +171,27 @@ def beginning(pool: Voice, node: Voice) -> list[Step]:
         ControllerChanged(
             cause=Cause(input=1), reason="ctl-a1 owns the run", epoch=1, controller="ctl-a1", decider=DECIDER
         ),
-        changed("initializing", "scheduling", "2 ranks are wanted", Cause(transition=0)),
-        AttemptStarted(cause=Cause(transition=2), reason="first attempt: 2 ranks", attempt=1, num_workers=2),
+        AttemptStarted(cause=Cause(transition=0), reason="first attempt: 2 ranks", attempt=1, num_workers=2),
+        changed("initializing", "scheduling", "2 ranks are wanted", Cause(transition=2), num_workers=2),
     ]
-    join = Join(id="b1", source=node.source, boot="b1", origin=Origin(inbox=2))
-    joined = SourceJoined(cause=INPUT, reason="local joins", source=node.source, boot="b1", incarnation=1)
+    joins = [
+        Join(id=f"b-{voice.source}", source=voice.source, boot="b1", origin=Origin(inbox=k))
+        for k, voice in enumerate((pool, node), start=1)
+    ]
+    joined = [
+        SourceJoined(
+            cause=Cause(input=k), reason=f"{join.source} has come up", source=join.source, boot="b1", incarnation=1
+        )
+        for k, join in enumerate(joins)
+    ]
     layout = tuple(RankLaid(rank=r, life=1, place=0, local_rank=r, node_rank=0) for r in (0, 1))
     laid = GroupLaidOut(
         cause=INPUT, reason="every runner is ready", attempt=1, layout=layout, addr="127.0.0.1", port=29500
     )
     return [
         (0.0, [taken, started], accepted),
-        (0.1, [pool.placed()], []),
-        (0.2, [join], [joined]),
+        (0.1, joins, joined),
+        (0.2, [pool.placed()], []),
         (0.3, [node.ready()], [laid]),
         (
             0.9,
@@ -205,7 +215,16 @@ def ending(pool: Voice, node: Voice, t: float, attempt: int, count_: int) -> lis
         (
             t,
             [node.returned(0, count_, attempt), node.returned(1, count_, attempt)],
-            [changed("running", "shutting_down", "every rank returned", Cause(input=1))],
+            [
+                StateChanged(
+                    from_state="running",
+                    to_state="shutting_down",
+                    reason="every rank returned",
+                    cause=Cause(input=1),
+                    next="finished",
+                    deadline_t=t + 30.0,
+                )
+            ],
         ),
         (t + 0.1, [node.exited(0, attempt=attempt, returned=True), node.exited(1, attempt=attempt, returned=True)], []),
         (
@@ -248,14 +267,11 @@ def failing_run() -> list[bytes]:
         AttemptStarted(
             cause=Cause(transition=1), reason="another try on the same places", attempt=2, num_workers=2, kept=True
         ),
-        changed("restarting", "scheduling", "attempt 2 begins", Cause(transition=2)),
+        changed("restarting", "scheduling", "attempt 2 begins", Cause(transition=2), num_workers=2),
     ]
-    again: Step = (
-        5.0,
-        [node.started(0, 2), node.started(1, 2)],
-        [changed("scheduling", "running", "2 of 2 ranks are in user code", Cause(input=1))],
-    )
     steps = beginning(pool, node) + reports(node, 1.0, range(6))
-    steps += [(4.5, [node.failed(1), node.exited(1, 1)], decided), again]
+    steps.append((4.5, [node.failed(1), node.exited(1, 1)], decided))
+    running = changed("scheduling", "running", "2 of 2 ranks are in user code", Cause(input=1))
+    steps.append((5.0, [node.started(0, 2), node.started(1, 2)], [running]))
     steps += reports(node, 5.5, range(6), 2)
     return chained(steps + ending(pool, node, 9.0, 2, 6))
