@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["support.broker", "support.pool", "support.ranks"]
+pytest_plugins = ["support.broker", "support.ranks", "support.pool"]

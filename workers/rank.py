@@ -28,10 +28,11 @@ from runfold.workers.config import apply_environment, environment_with, needs_ex
 from runfold.workers.errors import LinkError, LoadError
 from runfold.workers.failure import describe
 from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
-from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, RankLink, Returned, Start
+from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start
 from runfold.workers.load import Entrypoint, framework_versions, load_entrypoint
 from runfold.workers.payload import pickle_any
 from runfold.workers.processes import flush_output, name_process
+from runfold.workers.ranklink import RankLink
 
 # Not SIGUSR1 or SIGUSR2, which schedulers and training libraries use to say that time is nearly up.
 STACK_DUMP_SIGNAL: Final = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2

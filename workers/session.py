@@ -21,8 +21,9 @@ from runfold.events.limits import VALUE_INLINE_MAX_BYTES
 from runfold.events.values import Unencodable, pack
 from runfold.workers.errors import LinkError, MetricsError, NotAvailableError, NotInTrainingFunctionError
 from runfold.workers.limits import REPLY_MARGIN_S
-from runfold.workers.link import Collect, Collected, CollectiveKind, MessageTooLarge, RankLink, Refused, Report, Start
+from runfold.workers.link import Collect, Collected, CollectiveKind, Refused, Report, Start
 from runfold.workers.payload import pickled, refusal, unpickled
+from runfold.workers.ranklink import MessageTooLarge, RankLink
 
 UNSET_TIMEOUT: Final = -math.inf
 """As `timeout_s`: the run's `collective_timeout_s`."""
@@ -91,11 +92,15 @@ class Session:
 
     def __init__(self, link: RankLink, start: Start) -> None:
         self.context = TrainContext(start)
-        self.reports = 0
         self._link = link
         self._start = start
         self._collectives = 0
         self._collecting = threading.Lock()
+
+    @property
+    def reports(self) -> int:
+        """How many reports have gone out."""
+        return self._link.reports
 
     def report(self, metrics: Mapping[str, object]) -> None:
         """Send one report; returns when the kernel has it."""
@@ -104,7 +109,7 @@ class Session:
         link = self._link
         with link.lock:
             # Numbered and sent under one lock: the runner sees the indices in order, whatever thread reports.
-            index = self.reports
+            index = link.reports
             message = Report(index, time.monotonic(), step if type(step) is int else None, packed)
             try:
                 link.send(message, _SURELY_SMALL_BYTES)
@@ -113,7 +118,6 @@ class Session:
                 link.send(message)
             except UnicodeEncodeError:
                 raise MetricsError(_find_bad_text(packed, "metrics")) from None
-            self.reports = index + 1
 
     def abandon(self) -> None:
         """Let go of the rank's link, in a process that was forked from the rank."""

@@ -245,3 +245,53 @@ async def test_a_runner_that_does_not_read_makes_report_wait_and_loses_nothing(
     assert held < 3000
     assert isinstance(end.result, Returned)
     assert [report.metrics["i"] for report in group.reports()] == list(range(3000))
+
+
+async def test_processes_that_multiprocessing_starts_find_the_users_module(spawner: Spawner, tmp_path: Path) -> None:
+    write_job(
+        tmp_path,
+        """
+        import multiprocessing
+        def double(x): return 2 * x
+        def train():
+            results = []
+            for method in ("fork", "spawn"):
+                with multiprocessing.get_context(method).Pool(1) as pool:
+                    results += pool.map(double, [1, 2])
+            return results
+        """,
+    )
+    end, _ = await run_one(spawner, start_of(tmp_path))
+    assert isinstance(end.result, Returned), end
+    assert end.result.value == [2, 4, 2, 4]
+
+
+async def test_an_interrupted_report_leaves_the_link_whole(spawner: Spawner, tmp_path: Path) -> None:
+    write_job(
+        tmp_path,
+        """
+        import signal
+        caught = []
+        def interrupt(*_):
+            raise KeyboardInterrupt
+        def train():
+            signal.signal(signal.SIGALRM, interrupt)
+            sent = 0
+            for i in range(400):
+                signal.setitimer(signal.ITIMER_REAL, 0.001 + (i % 7) * 0.0005)
+                try:
+                    while True:
+                        runfold.report({"text": "x" * 60_000})
+                        sent += 1
+                except KeyboardInterrupt:
+                    pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            runfold.report({"last": True})
+            return sent
+        """,
+    )
+    end, group = await run_one(spawner, start_of(tmp_path))
+    assert isinstance(end.result, Returned), end
+    assert group.reports()[-1].metrics == {"last": True}
+    assert isinstance(end.result.value, int)
+    assert len(group.reports()) > end.result.value

@@ -13,7 +13,8 @@ import pytest
 from runfold.events.limits import COLLECTIVE_MAX_BYTES, VALUE_INLINE_MAX_BYTES
 from runfold.workers import errors, payload, session
 from runfold.workers.frames import HEADER
-from runfold.workers.link import FROM_RANK, RankLink, Report, Start
+from runfold.workers.link import FROM_RANK, Report, Start
+from runfold.workers.ranklink import RankLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
