@@ -64,3 +64,13 @@ class Unknown(Value, frozen=True, kw_only=True):
 
     known_as: str
     raw: bytes
+
+
+def absolute(cause: Cause, n: int) -> Cause:
+    """Return a cause as the state keeps it: with the number of its entry."""
+    return cause if cause.entry is not None else Cause(entry=n, input=cause.input, transition=cause.transition)
+
+
+def relative(cause: Cause, n: int) -> Cause:
+    """Return a cause as it stands in entry `n`: without a number when it points into that entry."""
+    return cause if cause.entry != n else Cause(input=cause.input, transition=cause.transition)

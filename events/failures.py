@@ -7,6 +7,7 @@ whenever both were seen in one attempt; within a kind the earlier source time wi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, Literal
 
 from runfold.events.base import Cause, Value
@@ -105,8 +106,16 @@ def masked(text: str) -> str:
     return _MASK.sub("#", text)
 
 
-def first_cause(failures: tuple[Failure, ...]) -> Failure | None:
+def cause_key(failure: Failure) -> tuple[int, float, int, str]:
+    """Return what the order of first cause compares: kind, time, rank, node; never the order of arrival."""
+    return (
+        CAUSE_ORDER[failure.kind],
+        failure.t,
+        -1 if failure.rank is None else failure.rank,
+        failure.node,
+    )
+
+
+def first_cause(failures: Iterable[Failure]) -> Failure | None:
     """Return the failure that counts as the first: by kind, then by time, then by rank. Order of arrival is ignored."""
-    if not failures:
-        return None
-    return min(failures, key=lambda f: (CAUSE_ORDER[f.kind], f.t, -1 if f.rank is None else f.rank))
+    return min(failures, key=cause_key, default=None)

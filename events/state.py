@@ -6,7 +6,7 @@ a dict here is never changed in place. The state does not grow with the log.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from runfold.events.base import Cause, Json, Value, snake_case
 from runfold.events.beats import RankPhase
@@ -105,6 +105,8 @@ AnyPhase = (
     | Aborted
 )
 TERMINAL = (Finished, Errored, Aborted)
+OVER: Final = frozenset[RankPhase](("returned", "failed", "exited"))
+"""Phases in which a rank does nothing any more."""
 
 # --- the parts -----------------------------------------------------------------------------------------------------
 
@@ -117,32 +119,46 @@ class Spent(Value, frozen=True, kw_only=True):
 
 
 class Source(Value, frozen=True, kw_only=True):
-    """A source: the process that has the incarnation, and the last number folded of it."""
+    """A source: the process that has the incarnation, and the last number folded of it.
+
+    `replaced`: boots that had older incarnations, newest last, so that a late copy of their `Join` is known for one.
+    `silence_s`: for how long it is said to be silent, None while it is heard.
+    """
 
     boot: str
     incarnation: int
     folded: int = 0
     missing: bool = False
+    replaced: tuple[str, ...] = ()
+    silence_s: float | None = None
 
 
 class Ready(Value, frozen=True, kw_only=True):
     """What a runner said when it was ready: address and held port, and its clock's offset to the run's clock.
 
-    A time `c` on the runner's clock is `c + offset_s` on the run's.
+    A time `c` on the runner's clock is `c + offset_s` on the run's. `port` is the one held for the next layout.
+    `measured_s` is the offset that the runner measured to its pool's clock; it makes runners comparable.
     """
 
     addr: str
     port: int
     offset_s: float
+    measured_s: float = 0.0
 
 
 class Place(Value, frozen=True, kw_only=True):
-    """A place of the group. `source` is the name its runner speaks under."""
+    """A place of the group. `source` is the name its runner speaks under; `lost`: its runner is gone."""
 
     node: str
     slots: int
     source: str
     ready: Ready | None = None
+    lost: bool = False
+
+    @property
+    def healthy(self) -> bool:
+        """Whether its runner can start ranks."""
+        return self.ready is not None and not self.lost
 
 
 class RankExit(Value, frozen=True, kw_only=True):
@@ -155,23 +171,39 @@ class RankExit(Value, frozen=True, kw_only=True):
 
 
 class Rank(Value, frozen=True, kw_only=True):
-    """A rank of the present attempt. `index` is its last report's, −1 before the first."""
+    """A rank of the present attempt, spoken for by `source`. `index` is its last report's, −1 before the first.
+
+    `started`: it has entered user code, whatever became of it since.
+    """
 
     rank: int
     life: int
     node: str
+    source: str
     phase: RankPhase = "waiting"
+    started: bool = False
     index: int = -1
     step: int | None = None
     exit: RankExit | None = None
 
 
+class Stuck(Value, frozen=True, kw_only=True):
+    """Ranks that are said to make no progress. Without a limit it is only shown."""
+
+    ranks: tuple[int, ...]
+    quiet_s: float
+    limit_s: float | None
+    cause: Cause
+
+
 class Group(Value, frozen=True, kw_only=True):
     """The group of the present attempt.
 
-    `places` is empty until the supervisor said `Placed`; `layout` until every runner is ready. `failures` holds what
-    failed in this attempt, dealt with (`handled`) or not; `handled` ranks' failures are not asked about again.
-    `released`: the supervisor said that nothing is held any more. `asked`: something may be held.
+    `places` is empty until the supervisor said `Placed`, `layout` until every runner is ready; `early` holds runners
+    that were ready before their place was known. `failures` holds what failed and is not dealt with, in order of first
+    cause, at most `ERRORS_INLINE_MAX_COUNT`; `failed` counts all of it. `handled`: the attempt's end is decided, later
+    failures are late evidence. `released`: the supervisor said that nothing is held any more. `news` is the input that
+    last moved the group on. `progress` counts rank 0's reports.
     """
 
     attempt: int
@@ -182,10 +214,20 @@ class Group(Value, frozen=True, kw_only=True):
     port: int = 0
     ranks: tuple[Rank, ...] = ()
     failures: tuple[Failure, ...] = ()
+    failed: int = 0
     handled: bool = False
     waiting: str | None = None
     never: str | None = None
     released: bool = False
+    early: dict[str, Ready] = {}
+    stuck: Stuck | None = None
+    news: Cause | None = None
+    progress: int = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether every rank has come to its end."""
+        return bool(self.ranks) and all(rank.phase in OVER for rank in self.ranks)
 
 
 class PendingRequest(Value, frozen=True, kw_only=True):
@@ -252,6 +294,21 @@ class Fired(Value, frozen=True, kw_only=True):
     cause: Cause
 
 
+class TakeOver(Value, frozen=True, kw_only=True):
+    """A controller that has the run and has not said so yet."""
+
+    controller: str
+    decider: Decider
+    cause: Cause
+
+
+class Repeats(Value, frozen=True, kw_only=True):
+    """The same failure at the same step, so many times in a row."""
+
+    signature: str
+    count: int
+
+
 class Unborn(Value, frozen=True, kw_only=True):
     """The state before entry 0: what `decide` is given to accept a job. `job` is resolved."""
 
@@ -261,7 +318,11 @@ class Unborn(Value, frozen=True, kw_only=True):
 
 
 class RunState(Value, frozen=True, kw_only=True):
-    """The whole state of a run after entry `n`, at `t` seconds of its clock."""
+    """The whole state of a run after entry `n`, at `t` seconds of its clock.
+
+    `failure` is the first cause of the last failed attempt, decided at `failure_t`; `others` failed beside it.
+    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row.
+    """
 
     run: str
     job: Job
@@ -275,12 +336,16 @@ class RunState(Value, frozen=True, kw_only=True):
     decider: Decider
     accepted_at: str = ""
     warnings: tuple[str, ...] = ()
+    taking_over: TakeOver | None = None
     attempt: int = 0
     group: Group | None = None
     budgets: dict[Budget, Spent] = {}
     startup_streak: int = 0
     failure: Failure | None = None
+    failure_t: float = 0.0
     others: tuple[Failure, ...] = ()
+    repeats: Repeats | None = None
+    homes: tuple[str, ...] = ()
     sources: dict[str, Source] = {}
     cursor: tuple[str, int] | None = None
     pending: tuple[PendingRequest, ...] = ()
@@ -304,6 +369,16 @@ class RunState(Value, frozen=True, kw_only=True):
     def terminal(self) -> bool:
         """Whether the run is over: nothing changes it any more."""
         return isinstance(self.phase, TERMINAL)
+
+    @property
+    def supervisor(self) -> str:
+        """The name under which the supervisor of the run's pool speaks."""
+        return f"pool-{self.job.pool}"
+
+    @property
+    def held(self) -> bool:
+        """Whether the pool may hold something for the run: a process, a port, a place."""
+        return self.group is not None and not self.group.released and self.supervisor in self.sources
 
 
 AnyState = Unborn | RunState

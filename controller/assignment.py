@@ -1,0 +1,130 @@
+"""The assignment: what a run's group should be doing, read off the state. Rebuilt at any time from the log alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
+
+from runfold.events.assignment import Assignment, PlaceWanted, Rendezvous, SourceGiven, StopOrder, Want, Work
+from runfold.events.state import (
+    Aborted,
+    Errored,
+    Finished,
+    Initializing,
+    Preempting,
+    Rescheduling,
+    Resizing,
+    Restarting,
+    Running,
+    Scheduling,
+    ShuttingDown,
+)
+
+if TYPE_CHECKING:
+    from runfold.events.entry import Head
+    from runfold.events.state import RunState
+
+
+def assignment(state: RunState, head: Head) -> Assignment:
+    """Return the assignment that the state after `head` calls for."""
+    want, group, scaling = wanted(state), state.group, state.job.scaling
+    base = Assignment(
+        run=state.run,
+        epoch=state.epoch,
+        n=head.n,
+        hash=head.hash,
+        attempt=state.attempt,
+        want=want,
+        pool=state.job.pool,
+        priority=state.job.priority,
+        accepted_at=state.accepted_at,
+        folded={name: source.folded for name, source in state.sources.items()},
+        joined=_joined(state),
+    )
+    if want == "gone" or group is None:
+        return base
+    return replace(
+        base,
+        num_workers=group.num_workers,
+        resources=scaling.worker_resources,
+        placement_strategy=scaling.placement_strategy,
+        excluded_nodes=_excluded(state),
+        places=_places(state),
+        layout=group.layout if want == "train" else (),
+        rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
+        job=None if want == "stop" else work(state),
+        stop=_stop_order(state) if want == "stop" else None,
+    )
+
+
+def wanted(state: RunState) -> Want:
+    """Return what the group should be doing, in one word."""
+    match state.phase:
+        case Scheduling():
+            return "train" if state.group is not None and state.group.layout else "place"
+        case Running() | Preempting():
+            return "train"
+        case Initializing() | Restarting() | Rescheduling() | Resizing() | ShuttingDown():
+            return "stop"
+        case Finished() | Errored() | Aborted():
+            return "gone"
+        case _:
+            assert_never(state.phase)
+
+
+def _excluded(state: RunState) -> tuple[str, ...]:
+    """Return the nodes to stay off: those excluded, and those that are about to be taken back."""
+    notice = state.notice
+    taken = notice.nodes if notice is not None and state.t < notice.deadline_t else ()
+    return tuple(sorted({*state.excluded, *taken}))
+
+
+def _places(state: RunState) -> tuple[PlaceWanted, ...]:
+    places = state.group.places if state.group is not None else ()
+    sources = state.sources
+    return tuple(
+        PlaceWanted(
+            node=place.node,
+            slots=place.slots,
+            source=place.source,
+            incarnation=sources[place.source].incarnation if place.source in sources else None,
+        )
+        for place in places
+    )
+
+
+def _joined(state: RunState) -> tuple[SourceGiven, ...]:
+    return tuple(
+        SourceGiven(source=name, boot=source.boot, incarnation=source.incarnation)
+        for name, source in state.sources.items()
+    )
+
+
+def work(state: RunState) -> Work:
+    """Return what the ranks run."""
+    job = state.job
+    return Work(
+        entrypoint=job.entrypoint,
+        config=job.config,
+        env=job.env,
+        secret_env=job.secret_env,
+        working_dir=job.working_dir,
+        name=job.name or "",
+        storage_path=job.storage_path,
+        metrics_ranks=job.metrics_ranks,
+        backend=job.backend,
+        timeouts=job.timeouts,
+        checkpoint=state.checkpoint.name if state.checkpoint is not None else None,
+    )
+
+
+def _stop_order(state: RunState) -> StopOrder:
+    """Say how patiently to stop. An abort of a run that was ending anyway leaves no patience."""
+    phase, timeouts = state.phase, state.job.timeouts
+    if isinstance(phase, ShuttingDown):
+        hurried = state.ending is not None and state.ending.next != phase.next
+        grace_s = 0.0 if hurried else timeouts.stop_grace_s
+        return StopOrder(reason=phase.reason, grace_s=grace_s, deadline_t=phase.deadline_t)
+    deadline_t = phase.since_t + timeouts.shutdown_deadline_s
+    return StopOrder(reason=phase.reason, grace_s=timeouts.restart_grace_s, deadline_t=deadline_t)

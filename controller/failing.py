@@ -1,0 +1,231 @@
+"""Failures of a group: which of them count, which is the first cause, and what is done about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from runfold.controller.budgets import backoff_s
+from runfold.controller.words import listed
+from runfold.events.base import relative
+from runfold.events.edges import state_name
+from runfold.events.failures import FAILURE_KINDS, ErrorInfo, Failure, cause_key, first_cause
+from runfold.events.state import Preempting, Scheduling
+from runfold.events.transitions import FailureDecided, FirstCauseRevised, NodeExcluded, StateChanged
+
+if TYPE_CHECKING:
+    from runfold.controller.policies import Choice, Policies
+    from runfold.events.base import Cause
+    from runfold.events.state import Group, RunState
+    from runfold.events.transitions import AnyTransition
+
+
+# --- what counts
+
+
+def open_failures(state: RunState) -> tuple[Failure, ...]:
+    """Return the failures of the group that count and are not dealt with, each with the kind it is known by now."""
+    group = state.group
+    if group is None or group.handled:
+        return ()
+    told = [_as_preempted(state, failure) for failure in group.failures if not _moot(group, failure)]
+    return (*told, *_hangs(state, group))
+
+
+def _moot(group: Group, failure: Failure) -> bool:
+    """Whether a runner went when all its ranks had returned: their results are in, nothing is lost."""
+    if failure.rank is not None or failure.kind not in ("runner", "node"):
+        return False
+    ranks = [rank for rank in group.ranks if failure.node in ("", rank.node)]
+    return bool(ranks) and all(rank.phase == "returned" for rank in ranks)
+
+
+def _as_preempted(state: RunState, failure: Failure) -> Failure:
+    """Name a reclaim for what it is: a runner or rank that was killed on a node about to be taken back."""
+    notice = state.notice
+    if notice is None or failure.node not in notice.nodes or failure.kind not in ("runner", "node", "signal"):
+        return failure
+    return replace(failure, kind="preempted")
+
+
+def _hangs(state: RunState, group: Group) -> tuple[Failure, ...]:
+    stuck = group.stuck
+    if stuck is None or stuck.limit_s is None or stuck.quiet_s < stuck.limit_s:
+        return ()
+    ranks = [group.ranks[rank] for rank in stuck.ranks if 0 <= rank < len(group.ranks)]
+    return tuple(
+        Failure(
+            kind="hang",
+            attempt=group.attempt,
+            node=rank.node,
+            error=ErrorInfo(
+                type="NoProgress",
+                message=f"no report for {stuck.quiet_s:g} s, and timeouts.progress_timeout_s is {stuck.limit_s:g}",
+                kind="hang",
+            ),
+            t=state.t,
+            cause=stuck.cause,
+            rank=rank.rank,
+            life=rank.life,
+        )
+        for rank in ranks
+        if rank.phase == "running"
+    )
+
+
+def timed_out(state: RunState) -> Failure | None:
+    """Return the failure of a group that did not start in time, if its timer has fired."""
+    group = state.group
+    if not state.fired or group is None:
+        return None
+    timeouts = state.job.timeouts
+    if group.layout:
+        late = [f"rank {rank.rank} on {rank.node}" for rank in group.ranks if not rank.started]
+        message = f"{listed(late)} did not start within timeouts.import_timeout_s ({timeouts.import_timeout_s:g} s)"
+        node = next((rank.node for rank in group.ranks if not rank.started), "")
+    else:
+        unready = [place.node for place in group.places if not place.healthy]
+        message = f"no runner on {listed(unready)} within timeouts.start_timeout_s ({timeouts.start_timeout_s:g} s)"
+        node = unready[0] if unready else ""
+    return Failure(
+        kind="start_timeout",
+        attempt=group.attempt,
+        node=node,
+        error=ErrorInfo(type="StartTimeout", message=message, kind="start_timeout"),
+        t=state.t,
+        cause=state.fired[0].cause,
+    )
+
+
+def reclaimed(state: RunState, phase: Preempting, cause: Cause) -> Failure:
+    """Return the failure of a group whose nodes are taken back while its ranks are still at work."""
+    nodes = ", ".join(phase.nodes)
+    return Failure(
+        kind="preempted",
+        attempt=state.attempt,
+        node=phase.nodes[0],
+        error=ErrorInfo(type="Preempted", message=f"{nodes} taken back before the ranks were done", kind="preempted"),
+        t=state.t,
+        cause=cause,
+    )
+
+
+# --- what is done
+
+
+def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Policies) -> tuple[AnyTransition, ...]:
+    """Return the transitions that deal with these failures; none when there are none."""
+    first = first_cause(failures)
+    if first is None or state.group is None:
+        return ()
+    choice = policies.failure.choose(state, first)
+    others = max(state.group.failed, len(failures)) - 1
+    wait_s = backoff_s(state, choice.budget, choice.spent)
+    reason = f"{words(state, first)}; {choice.reason}; {_what_now(state, first, choice, wait_s)}"
+    cause = relative(first.cause, state.n)
+    decided = FailureDecided(
+        decision=choice.decision,
+        failure=first,
+        budget=choice.budget,
+        spent=choice.spent,
+        limit=choice.limit,
+        others=others,
+        cause=cause,
+        reason=reason,
+    )
+    if choice.decision == "noop":
+        return (decided,)
+    if choice.decision == "raise":
+        return (decided, shut_down_errored(state, first, cause, reason))
+    again = StateChanged(
+        from_state=state_name(state.phase),
+        to_state="rescheduling" if isinstance(state.phase, Scheduling) else "restarting",
+        failure=first,
+        not_before_t=state.t + wait_s,
+        cause=cause,
+        reason=reason,
+    )
+    return (decided, again)
+
+
+def shut_down_errored(state: RunState, failure: Failure, cause: Cause, reason: str) -> StateChanged:
+    """Return the change that ends the run for a failure."""
+    return StateChanged(
+        from_state=state_name(state.phase),
+        to_state="shutting_down",
+        next="errored",
+        failure=failure,
+        deadline_t=state.t + state.job.timeouts.shutdown_deadline_s,
+        cause=cause,
+        reason=reason,
+    )
+
+
+def words(state: RunState, failure: Failure) -> str:
+    """Return who failed and of what, in words."""
+    who = f"rank {failure.rank}" if failure.rank is not None else failure.node or f"pool {state.job.pool}"
+    first = " first" if state.group is not None and state.group.num_workers > 1 else ""
+    return f"{who} failed{first}: {failure.error.headline}"
+
+
+def _what_now(state: RunState, failure: Failure, choice: Choice, wait_s: float) -> str:
+    if choice.decision == "noop":
+        return "the run goes on"
+    if choice.decision == "raise":
+        return "the run ends"
+    if can_keep(state, failure) and wait_s <= 0:
+        return "restarting on the same places"
+    return f"starting again on new places{f' in {wait_s:g} s at the earliest' if wait_s > 0 else ''}"
+
+
+def can_keep(state: RunState, failure: Failure) -> bool:
+    """Whether the next attempt can have the places of this one: nothing of the platform failed, all runners stand."""
+    group = state.group
+    return (
+        group is not None
+        and bool(group.places)
+        and not group.released
+        and not FAILURE_KINDS[failure.kind].platform
+        and all(place.healthy and place.node not in state.excluded for place in group.places)
+    )
+
+
+# --- what is learned later
+
+
+def revise(state: RunState) -> tuple[AnyTransition, ...]:
+    """Return the revision of the first cause that late evidence calls for. Spends nothing."""
+    was = state.failure
+    if was is None:
+        return ()
+    # What happened after the decision cannot have brought about what was decided on.
+    late = [evidence.failure for evidence in state.late if evidence.failure.t <= state.failure_t]
+    best = first_cause(failure for failure in late if failure.attempt == was.attempt)
+    if best is None or cause_key(best) >= cause_key(was):
+        return ()
+    reason = f"{words(state, best)}; it came before what was taken for the first cause: {words(state, was)}"
+    return (
+        FirstCauseRevised(
+            attempt=was.attempt, failure=best, was=was, cause=relative(best.cause, state.n), reason=reason
+        ),
+    )
+
+
+def exclude(state: RunState) -> tuple[AnyTransition, ...]:
+    """Return the exclusion of a node that failed too often, unless the run needs it."""
+    limit, failure = state.job.failure.node_exclude_after, state.failure
+    if limit is None or failure is None or state.capacity is None:
+        return ()
+    for node, count in state.platform_failures.items():
+        if count < limit or node in state.excluded:
+            continue
+        others = {name: slots for name, slots in state.capacity.items() if name not in (*state.excluded, node)}
+        if sum(others.values()) < state.job.scaling.min_workers:
+            continue
+        reason = (
+            f"{node} failed {count} time{'s' if count != 1 else ''}, and failure.node_exclude_after is {limit}; "
+            f"later attempts stay off it until it is admitted again"
+        )
+        return (NodeExcluded(node=node, failures=count, cause=relative(failure.cause, state.n), reason=reason),)
+    return ()

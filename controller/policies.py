@@ -1,0 +1,125 @@
+"""Policies: how many ranks a run gets, and what is done about a failure. Pure functions behind two small Protocols."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+from runfold.controller.budgets import charge, repeated_too_often
+from runfold.events.base import Value
+
+if TYPE_CHECKING:
+    from runfold.events.failures import Budget, Failure
+    from runfold.events.state import RunState
+
+
+class Resize(Value, frozen=True):
+    """Run on so many ranks."""
+
+    num_workers: int
+    reason: str
+
+
+class Hold(Value, frozen=True):
+    """Leave things as they are."""
+
+    reason: str = ""
+
+
+Scaling = Resize | Hold
+
+
+class Choice(Value, frozen=True, kw_only=True):
+    """What is done about a failure: `retry` spends a unit of `budget`, so that `spent` of `limit` are gone then."""
+
+    decision: Literal["retry", "raise", "noop"]
+    reason: str
+    budget: Budget | None = None
+    spent: int = 0
+    limit: int = 0
+
+
+class ScalingPolicy(Protocol):
+    """How many ranks a run gets. Must be a pure function of the state."""
+
+    @property
+    def name(self) -> str:
+        """What `ControllerChanged` calls it."""
+        ...
+
+    def idle(self, state: RunState) -> Scaling:
+        """Say how many ranks the next attempt gets, or `Hold` to wait for facts that change the answer."""
+        ...
+
+    def running(self, state: RunState) -> Scaling:
+        """Say whether a running group should be restarted at another size."""
+        ...
+
+
+class FailurePolicy(Protocol):
+    """What is done about the first cause of an attempt's failure. Must be a pure function of its arguments."""
+
+    @property
+    def name(self) -> str:
+        """What `ControllerChanged` calls it."""
+        ...
+
+    def choose(self, state: RunState, failure: Failure) -> Choice:
+        """Say what is done; the state still has the budgets as they were."""
+        ...
+
+
+class FixedScaling:
+    """The size the job asks for; another one only on request (BEHAVIOUR §3.4)."""
+
+    name = "fixed"
+
+    def idle(self, state: RunState) -> Scaling:
+        """Always the wanted size, whatever the pool has: it queues."""
+        wanted = wanted_workers(state)
+        return Resize(wanted, f"{wanted} rank{'s' if wanted != 1 else ''} as asked for")
+
+    def running(self, state: RunState) -> Scaling:
+        """Another size only when one was asked for."""
+        wanted = wanted_workers(state)
+        if state.group is None or state.group.num_workers == wanted:
+            return Hold()
+        return Resize(wanted, f"from {state.group.num_workers} to {wanted} ranks, as asked for")
+
+
+class BudgetedFailures:
+    """Retry while the failure's budget lasts (BEHAVIOUR §2.2, PARITY §2)."""
+
+    name = "budgets"
+
+    def choose(self, state: RunState, failure: Failure) -> Choice:
+        """Spend one unit of the failure's budget, or end the run."""
+        cost = charge(state, failure)
+        if cost is None:
+            return Choice(decision="raise", reason="never retried")
+        if (often := repeated_too_often(state, failure)) is not None:
+            return Choice(decision="raise", reason=often, budget=cost.budget, spent=cost.before, limit=cost.limit)
+        if not cost.allowed:
+            return Choice(
+                decision="raise", reason=cost.exhausted, budget=cost.budget, spent=cost.before, limit=cost.limit
+            )
+        return Choice(decision="retry", reason=cost.words, budget=cost.budget, spent=cost.before + 1, limit=cost.limit)
+
+
+def wanted_workers(state: RunState) -> int:
+    """Return the size asked for last: by a request, else by the job."""
+    return state.wanted_workers or state.job.scaling.max_workers
+
+
+class Policies(Value, frozen=True, kw_only=True):
+    """The policies that a controller decides with."""
+
+    scaling: ScalingPolicy
+    failure: FailurePolicy
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What `ControllerChanged` records of them."""
+        return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}")
+
+
+DEFAULT: Final = Policies(scaling=FixedScaling(), failure=BudgetedFailures())

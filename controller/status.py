@@ -1,0 +1,153 @@
+"""The status: what the log says of a run, for people and programs. Rebuilt at any time from the log alone."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, assert_never
+
+from runfold.controller.words import listed
+from runfold.events.edges import state_name
+from runfold.events.state import (
+    Aborted,
+    Errored,
+    Finished,
+    Initializing,
+    Preempting,
+    Rescheduling,
+    Resizing,
+    Restarting,
+    Running,
+    Scheduling,
+    ShuttingDown,
+)
+from runfold.events.status import BudgetStatus, DroppedStatus, ErrorStatus, RankStatus, Status
+
+if TYPE_CHECKING:
+    from runfold.events.base import Cause
+    from runfold.events.entry import Head
+    from runfold.events.state import Group, RunState
+
+
+def status(state: RunState, head: Head, accepted_at: str) -> Status:
+    """Return the status of the state after `head`; `accepted_at` is the `at` of entry 0."""
+    phase, group = state.phase, state.group
+    return Status(
+        run=state.run,
+        name=state.job.name or "",
+        state=state_name(phase),
+        since=later(accepted_at, phase.since_t),
+        since_t=phase.since_t,
+        reason=phase.reason,
+        cause=cause_words(phase.cause),
+        attempt=state.attempt,
+        world_size=group.num_workers if group is not None else 0,
+        ranks=_ranks(group),
+        budgets={name: BudgetStatus(spent=part.spent, limit=part.limit) for name, part in state.budgets.items()},
+        metrics=state.metrics,
+        checkpoint=state.checkpoint.name if state.checkpoint is not None else None,
+        error=_error(state),
+        waiting=waiting_for(state),
+        warnings=state.warnings,
+        requests={said.id: "accepted" if said.accepted else f"refused: {said.reason}" for said in state.answered},
+        return_value=state.return_value,
+        head=head,
+        t=state.t,
+        epoch=state.epoch,
+        controller=state.controller,
+        accepted_at=accepted_at,
+        dropped=DroppedStatus(
+            stale=state.dropped.stale, foreign=state.dropped.foreign, malformed=state.dropped.malformed
+        ),
+    )
+
+
+def later(at: str, t: float) -> str:
+    """Return the time `t` seconds after `at`, both RFC 3339; `at` itself when it cannot be read."""
+    try:
+        moment = datetime.fromisoformat(at) + timedelta(seconds=t)
+    except (ValueError, OverflowError):
+        return at
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def cause_words(cause: Cause) -> str:
+    """Return a cause as people point at it: `entry 17, input 0`."""
+    what = f"input {cause.input}" if cause.input is not None else f"transition {cause.transition}"
+    return what if cause.entry is None else f"entry {cause.entry}, {what}"
+
+
+def _ranks(group: Group | None) -> tuple[RankStatus, ...]:
+    ranks = group.ranks if group is not None else ()
+    return tuple(
+        RankStatus(rank=rank.rank, node=rank.node, phase=rank.phase, step=rank.step, index=rank.index) for rank in ranks
+    )
+
+
+def _error(state: RunState) -> ErrorStatus | None:
+    """Show the last failure until the run is at work again, and for ever if it ended the run."""
+    failure = state.failure
+    match state.phase:
+        case Running() | Preempting() | Resizing() | Finished() | Aborted() | Initializing():
+            return None
+        case ShuttingDown(next=end) if end != "errored":
+            return None
+        case Scheduling() | Rescheduling() | Restarting() | ShuttingDown() | Errored():
+            pass
+        case _:
+            assert_never(state.phase)
+    if failure is None:
+        return None
+    return ErrorStatus(
+        rank=failure.rank,
+        type=failure.error.type,
+        message=failure.error.message,
+        kind=failure.kind,
+        where=failure.error.where,
+        node=failure.node,
+        attempt=failure.attempt,
+    )
+
+
+def waiting_for(state: RunState) -> str | None:
+    """Return what the run waits for, in words; None while it is at work or over."""
+    group, phase = state.group, state.phase
+    match phase:
+        case Scheduling():
+            return _waiting_for_group(state, group)
+        case Rescheduling() | Restarting():
+            if phase.not_before_t > phase.since_t and not state.fired:
+                return f"the back-off, until {phase.not_before_t:.1f} s on the run's clock"
+            return _waiting_for_release(state)
+        case Resizing() | ShuttingDown():
+            return _waiting_for_release(state)
+        case Running() | Preempting():
+            return _quiet(group)
+        case Initializing() | Finished() | Errored() | Aborted():
+            return None
+        case _:
+            assert_never(phase)
+
+
+def _waiting_for_release(state: RunState) -> str | None:
+    return f"the release of the group by {state.supervisor}" if state.held else None
+
+
+def _waiting_for_group(state: RunState, group: Group | None) -> str | None:
+    if state.supervisor not in state.sources:
+        return f"a supervisor of pool {state.job.pool}: none has spoken yet"
+    if group is None:
+        return None
+    if not group.places:
+        return group.waiting or f"places in pool {state.job.pool}"
+    unready = [place.node for place in group.places if not place.healthy]
+    if unready:
+        return f"the runner on {listed(unready)}"
+    unstarted = [f"rank {rank.rank}" for rank in group.ranks if not rank.started]
+    return f"the start of {listed(unstarted)}" if unstarted else None
+
+
+def _quiet(group: Group | None) -> str | None:
+    if group is None or group.stuck is None:
+        return None
+    ranks = listed([f"rank {rank}" for rank in group.stuck.ranks])
+    return f"{ranks}: no report for {group.stuck.quiet_s:g} s"

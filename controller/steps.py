@@ -1,0 +1,288 @@
+"""What each state does next: one function a state, each a look at the whole folded state (BEHAVIOUR §1.4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from runfold.controller.failing import can_keep, decide_failure, open_failures, reclaimed, timed_out
+from runfold.controller.layout import lay_out, layout_words
+from runfold.controller.policies import Hold
+from runfold.controller.words import because, ranks
+from runfold.events.base import relative
+from runfold.events.edges import state_name
+from runfold.events.state import (
+    Aborted,
+    Errored,
+    Finished,
+    Initializing,
+    Preempting,
+    Rescheduling,
+    Resizing,
+    Restarting,
+    Running,
+    Scheduling,
+    ShuttingDown,
+)
+from runfold.events.transitions import AttemptStarted, GroupLaidOut, StateChanged
+
+if TYPE_CHECKING:
+    from runfold.controller.policies import Policies
+    from runfold.events.base import Cause
+    from runfold.events.state import Ending, Group, RunState
+    from runfold.events.transitions import AnyTransition, EndName, StateName
+
+Step = tuple["AnyTransition", ...]
+
+
+def step_of_state(state: RunState, policies: Policies) -> Step:
+    """Return the transitions that the present state calls for; none when it waits."""
+    if state.ending is not None and not isinstance(state.phase, ShuttingDown | Finished | Errored | Aborted):
+        return (_shut_down_for(state, state.ending),)
+    phase, group = state.phase, state.group
+    match phase:
+        case Initializing():
+            return _next_attempt(state, policies, phase.cause)
+        case Scheduling() if group is not None:
+            return _scheduling(state, group, policies)
+        case Running() if group is not None:
+            return _running(state, group, policies)
+        case Preempting() if group is not None:
+            return _preempting(state, group, phase, policies)
+        case Restarting() | Rescheduling():
+            return _again(state, phase, policies)
+        case Resizing():
+            return () if state.held else _next_attempt(state, policies, _news(state, phase.cause), phase.num_workers)
+        case ShuttingDown():
+            return _shutting_down(state, phase)
+        case Scheduling() | Running() | Preempting():
+            return ()  # never without a group: evolve sees to it
+        case Finished() | Errored() | Aborted():
+            return ()
+        case _:
+            assert_never(phase)
+
+
+def _news(state: RunState, otherwise: Cause) -> Cause:
+    """Return the input that last moved the group on."""
+    return state.group.news if state.group is not None and state.group.news is not None else otherwise
+
+
+# --- towards a group
+
+
+def _next_attempt(state: RunState, policies: Policies, cause: Cause, num_workers: int | None = None) -> Step:
+    """Begin the next attempt on new places."""
+    scaling = policies.scaling.idle(state)
+    if isinstance(scaling, Hold):
+        return ()
+    return _begin(state, cause, num_workers or scaling.num_workers, kept=False)
+
+
+def _begin(state: RunState, cause: Cause, num_workers: int, *, kept: bool) -> Step:
+    attempt = state.attempt + 1
+    where = "on the places of the attempt before" if kept else f"on pool {state.job.pool}"
+    reason, cause = f"attempt {attempt}: {ranks(num_workers)} {where}", relative(cause, state.n)
+    return (
+        AttemptStarted(attempt=attempt, num_workers=num_workers, kept=kept, cause=cause, reason=reason),
+        StateChanged(
+            from_state=state_name(state.phase),
+            to_state="scheduling",
+            num_workers=num_workers,
+            cause=cause,
+            reason=reason,
+        ),
+    )
+
+
+def _again(state: RunState, phase: Restarting | Rescheduling, policies: Policies) -> Step:
+    """Begin another attempt once the back-off is over: on the same places if they can be kept, else when released."""
+    group, waited = state.group, phase.not_before_t > phase.since_t
+    if waited and not state.fired:
+        return ()
+    scaling = policies.scaling.idle(state)
+    if isinstance(scaling, Hold):
+        return ()
+    same = group is not None and group.num_workers == scaling.num_workers
+    if same and not waited and can_keep(state, phase.failure):
+        return _begin(state, phase.cause, scaling.num_workers, kept=True)
+    if state.held:
+        return ()
+    cause = state.fired[0].cause if state.fired else _news(state, phase.cause)
+    return _begin(state, cause, scaling.num_workers, kept=False)
+
+
+def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
+    if group.ranks and all(rank.started for rank in group.ranks):
+        entered = f"{ranks(len(group.ranks))} in user code (attempt {group.attempt})"
+        return (_change(state, "running", entered),)
+    if failed := decide_failure(state, open_failures(state), policies):
+        return failed
+    if group.places and not group.layout and all(place.healthy for place in group.places):
+        return (_lay_out(state, group),)
+    late = timed_out(state)
+    return decide_failure(state, (late,), policies) if late is not None else ()
+
+
+def _lay_out(state: RunState, group: Group) -> GroupLaidOut:
+    layout = lay_out(group.places, group.num_workers, state.homes)
+    ready = group.places[layout[0].place].ready
+    addr, port = (ready.addr, ready.port) if ready is not None else ("", 0)
+    return GroupLaidOut(
+        attempt=group.attempt,
+        layout=layout,
+        addr=addr,
+        port=port,
+        cause=relative(_news(state, state.phase.cause), state.n),
+        reason=f"every runner is ready: {layout_words(layout, group.places)}; they meet at {addr}:{port}",
+    )
+
+
+# --- at work
+
+
+def _running(state: RunState, group: Group, policies: Policies) -> Step:
+    failures = open_failures(state)
+    if group.over and not failures:
+        return (_finish(state, group),)
+    if state.notice is not None and (nodes := _taken(state, group)):
+        return (_preempt(state, nodes, state.notice.reason),)
+    if failures:
+        return decide_failure(state, failures, policies)
+    scaling = policies.scaling.running(state)
+    if isinstance(scaling, Hold):
+        return ()
+    return (_change(state, "resizing", f"resizing {scaling.reason}", num_workers=scaling.num_workers),)
+
+
+def _finish(state: RunState, group: Group) -> StateChanged:
+    returned = sum(rank.phase == "returned" for rank in group.ranks)
+    every = "every rank returned" if len(group.ranks) > 1 else "the rank returned"
+    reason = (
+        every
+        if returned == len(group.ranks)
+        else f"{returned} of {len(group.ranks)} ranks returned, the others' failures were passed over"
+    )
+    return StateChanged(
+        from_state=state_name(state.phase),
+        to_state="shutting_down",
+        next="finished",
+        deadline_t=state.t + state.job.timeouts.shutdown_deadline_s,
+        cause=relative(_news(state, state.phase.cause), state.n),
+        reason=reason,
+    )
+
+
+def _taken(state: RunState, group: Group) -> tuple[str, ...]:
+    """Return the nodes of the group that a notice in force names."""
+    here = {place.node for place in group.places}
+    return tuple(node for node in state.notice.nodes if node in here) if state.notice is not None else ()
+
+
+def _preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
+    notice = state.notice
+    deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else state.t
+    within_s = max(deadline_t - state.t, 0.0)
+    reason = f"{', '.join(nodes)} will be taken back in {within_s:.1f} s{because(why)}"
+    return StateChanged(
+        from_state=state_name(state.phase),
+        to_state="preempting",
+        nodes=nodes,
+        deadline_t=deadline_t,
+        cause=relative(notice.cause if notice is not None else state.phase.cause, state.n),
+        reason=reason,
+    )
+
+
+def _preempting(state: RunState, group: Group, phase: Preempting, policies: Policies) -> Step:
+    failures = open_failures(state)
+    if group.over and not failures:
+        return (_finish(state, group),)
+    reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
+    if failures and not reclaims:
+        return decide_failure(state, failures, policies)
+    nodes = _taken(state, group)
+    if not nodes and not reclaims:
+        return (_change(state, "running", f"{', '.join(phase.nodes)} stay after all", phase.cause),)
+    changed = nodes and state.notice is not None and _differs(state, phase, nodes)
+    if changed and state.notice is not None and not state.fired:
+        return (_preempt(state, nodes, state.notice.reason),)
+    if state.fired and not group.over:
+        return decide_failure(state, (*failures, reclaimed(state, phase, state.fired[0].cause)), policies)
+    return decide_failure(state, failures, policies) if group.over else ()
+
+
+def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool:
+    notice = state.notice
+    deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else phase.deadline_t
+    return (nodes, deadline_t) != (phase.nodes, phase.deadline_t)
+
+
+# --- towards the end
+
+
+def _shut_down_for(state: RunState, ending: Ending) -> StateChanged:
+    by = ending.by or "somebody"
+    return StateChanged(
+        from_state=state_name(state.phase),
+        to_state="shutting_down",
+        next=ending.next,
+        deadline_t=state.t + state.job.timeouts.shutdown_deadline_s,
+        cause=relative(ending.cause, state.n),
+        reason=f"{ending.next} by {by}{because(ending.reason)}",
+    )
+
+
+def _shutting_down(state: RunState, phase: ShuttingDown) -> Step:
+    if not state.held:
+        cause = _news(state, phase.cause)
+        return (_end(state, phase, phase.next, cause, phase.reason),)
+    if state.fired:
+        return (_give_up(state, phase, state.fired[0].cause),)
+    ending = state.ending
+    sooner_t = state.t + state.job.timeouts.stop_grace_s
+    if ending is not None and ending.next != phase.next and sooner_t < phase.deadline_t:
+        return (
+            StateChanged(
+                from_state="shutting_down",
+                to_state="shutting_down",
+                next=phase.next,
+                failure=phase.failure,
+                deadline_t=sooner_t,
+                cause=relative(ending.cause, state.n),
+                reason=f"{phase.reason}; {ending.by or 'somebody'} asked to abort: the teardown gets less time",
+            ),
+        )
+    return ()
+
+
+def _give_up(state: RunState, phase: ShuttingDown, cause: Cause) -> StateChanged:
+    """The pool has not let go in time: the run ends all the same, and says so (PARITY §1.8)."""
+    late_s = state.t - phase.since_t
+    teardown = f"{state.supervisor} did not release the group within {late_s:.1f} s"
+    if phase.next == "finished":
+        return _end(
+            state, phase, "errored", cause, f"training finished ({phase.reason}); only the teardown failed: {teardown}"
+        )
+    return _end(state, phase, phase.next, cause, f"{phase.reason}; and {teardown}")
+
+
+def _end(state: RunState, phase: ShuttingDown, to_state: EndName, cause: Cause, reason: str) -> StateChanged:
+    return StateChanged(
+        from_state="shutting_down",
+        to_state=to_state,
+        failure=state.failure if phase.next == "errored" else None,
+        cause=relative(cause, state.n),
+        reason=reason,
+    )
+
+
+def _change(
+    state: RunState, to_state: StateName, reason: str, cause: Cause | None = None, num_workers: int | None = None
+) -> StateChanged:
+    return StateChanged(
+        from_state=state_name(state.phase),
+        to_state=to_state,
+        num_workers=num_workers,
+        cause=relative(cause if cause is not None else _news(state, state.phase.cause), state.n),
+        reason=reason,
+    )

@@ -1,0 +1,154 @@
+"""Attempts: how one begins, is laid out, fails, and what is remembered of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from runfold.events.edges import START_OF_ATTEMPT, IllegalEdge, state_name
+from runfold.events.evidence import slim
+from runfold.events.failures import FAILURE_KINDS, masked
+from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
+from runfold.events.state import Group, Rank, Repeats, Scheduling, Spent
+
+if TYPE_CHECKING:
+    from runfold.events.base import Moment
+    from runfold.events.failures import Failure
+    from runfold.events.state import Place, RunState
+    from runfold.events.transitions import AttemptStarted, FailureDecided, FirstCauseRevised, GroupLaidOut
+
+
+def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> RunState:
+    """Begin an attempt; its number is the next one."""
+    if state_name(state.phase) not in START_OF_ATTEMPT:
+        raise IllegalEdge(f"an attempt cannot begin while {state_name(state.phase)}")
+    if transition.attempt != state.attempt + 1:
+        raise IllegalEdge(f"attempt {transition.attempt} after attempt {state.attempt}: they are counted")
+    places: tuple[Place, ...] = ()
+    if transition.kept:
+        places = _kept_places(state, transition)
+    notice = state.notice
+    acted_on = state.failure is not None and state.failure.kind == "preempted" and not transition.kept
+    if notice is not None and (acted_on or notice.deadline_t <= at.t):
+        notice = None
+    return replace(
+        state,
+        attempt=transition.attempt,
+        group=Group(attempt=transition.attempt, num_workers=transition.num_workers, places=places),
+        notice=notice,
+        return_value=None,
+        return_blob=None,
+    )
+
+
+def _kept_places(state: RunState, transition: AttemptStarted) -> tuple[Place, ...]:
+    group = state.group
+    if group is None or not all(place.healthy for place in group.places) or group.released:
+        raise IllegalEdge(f"attempt {transition.attempt} cannot keep places: they are not all held by healthy runners")
+    return group.places
+
+
+def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
+    """Give ranks their places; from here on they have `import_timeout_s` to start."""
+    group = state.group
+    if not isinstance(state.phase, Scheduling) or group is None or group.layout:
+        raise IllegalEdge(f"a group cannot be laid out while {state_name(state.phase)}, nor twice in an attempt")
+    if transition.attempt != group.attempt or not all(place.ready for place in group.places):
+        raise IllegalEdge(f"attempt {transition.attempt} cannot be laid out: not every runner of it is ready")
+    ranks = tuple(
+        Rank(
+            rank=laid.rank,
+            life=laid.life,
+            node=group.places[laid.place].node,
+            source=group.places[laid.place].source,
+            phase="starting",
+        )
+        for laid in transition.layout
+    )
+    laid_out = replace(
+        group,
+        places=_on_one_clock(group.places),
+        layout=transition.layout,
+        addr=transition.addr,
+        port=transition.port,
+        ranks=ranks,
+        waiting=None,
+    )
+    return replace(
+        state,
+        group=laid_out,
+        phase=replace(state.phase, deadline_t=at.t + state.job.timeouts.import_timeout_s),
+        homes=tuple(rank.node for rank in ranks),
+        fired=(),
+    )
+
+
+def _on_one_clock(places: tuple[Place, ...]) -> tuple[Place, ...]:
+    """Give all runners offsets that differ only by what they measured, not by how long their facts were under way.
+
+    Each `offset_s` is the true one plus a delay; the smallest delay seen serves for all.
+    """
+    base_s = min((place.ready.offset_s - place.ready.measured_s for place in places if place.ready), default=0.0)
+    return tuple(
+        replace(place, ready=replace(place.ready, offset_s=base_s + place.ready.measured_s)) if place.ready else place
+        for place in places
+    )
+
+
+# --- failures
+
+
+def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> RunState:
+    """Deal with what failed in an attempt; unless it was a `noop`, the attempt's end is decided with it."""
+    group, failure = state.group, transition.failure
+    if group is None or group.handled or failure.attempt != group.attempt:
+        raise IllegalEdge(f"the end of attempt {failure.attempt} is decided already, or it never began")
+    if transition.decision == "noop":
+        return replace(state, group=replace(group, failures=(), stuck=None))
+    others = tuple(slim(other) for other in group.failures if other.cause != failure.cause)
+    budgets = state.budgets
+    if transition.budget is not None:
+        budgets = {**budgets, transition.budget: Spent(spent=transition.spent, limit=transition.limit)}
+    return replace(
+        state,
+        group=replace(group, failures=(), stuck=None, handled=True),
+        budgets=budgets,
+        startup_streak=state.startup_streak + (transition.budget == "startup"),
+        failure=failure,
+        failure_t=at.t,
+        others=others[: ERRORS_INLINE_MAX_COUNT - 1],
+        repeats=repeated(state, failure),
+        platform_failures=_blamed(state.platform_failures, failure.node, FAILURE_KINDS[failure.kind].platform),
+        late=(),
+    )
+
+
+def _blamed(failures: dict[str, int], node: str, platform: bool) -> dict[str, int]:
+    """Count a platform failure against its node; errors of the user's code are nobody's node's fault."""
+    return {**failures, node: failures.get(node, 0) + 1} if platform and node else failures
+
+
+def repeated(state: RunState, failure: Failure) -> Repeats:
+    """Return how many times in a row this failure has come at this step, itself counted."""
+    signature = f"{failure.kind} at step {step_of(state, failure)}: {masked(failure.error.headline)}"
+    before = state.repeats
+    same = before is not None and before.signature == signature
+    return Repeats(signature=signature, count=before.count + 1 if before is not None and same else 1)
+
+
+def step_of(state: RunState, failure: Failure) -> int | None:
+    """Return the step at which a rank failed: the one it named, else the index of its last report."""
+    group = state.group
+    if group is None or failure.rank is None or failure.rank >= len(group.ranks):
+        return None
+    rank = group.ranks[failure.rank]
+    return rank.index if rank.step is None else rank.step
+
+
+def revised(state: RunState, transition: FirstCauseRevised) -> RunState:
+    """Let another failure of the same attempt count as the first; the one before stands beside it."""
+    if state.failure is None or state.failure.attempt != transition.attempt:
+        raise IllegalEdge(f"attempt {transition.attempt} is not the one whose failure was decided last")
+    others = (slim(state.failure), *state.others)[: ERRORS_INLINE_MAX_COUNT - 1]
+    return replace(state, failure=transition.failure, others=others)

@@ -1,0 +1,66 @@
+"""What becomes of a fact: by its number within its source's incarnation, then by what it speaks of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from runfold.events.facts import (
+    CapacityChanged,
+    Placed,
+    PlacementFailed,
+    PreemptionCancelled,
+    PreemptionNoticed,
+    Queued,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Released,
+    Reported,
+    RunnerLost,
+)
+
+if TYPE_CHECKING:
+    from runfold.events.facts import AnyFact, Fact
+    from runfold.events.state import Group, RunState, Source, Verdict
+
+OF_A_RANK: Final = (RankStarted, Reported, RankReturned, RankFailed, RankExited)
+BY_SUPERVISOR: Final = (Queued, Placed, PlacementFailed, RunnerLost, CapacityChanged, Released)
+ABOUT_NODES: Final = (CapacityChanged, PreemptionNoticed, PreemptionCancelled)
+"""Facts that speak of nodes, not of an attempt: true whichever attempt the source had in mind."""
+
+
+def numbering(source: Source | None, folded: int, item: Fact) -> Verdict:
+    """Judge a fact by incarnation and number; `folded` is the last number folded of its source."""
+    if source is None:
+        return "foreign"
+    if item.incarnation != source.incarnation:
+        return "stale" if item.incarnation < source.incarnation else "foreign"
+    if item.number != folded + 1:
+        return "repeat" if item.number <= folded else "gap"
+    return "folded"
+
+
+def standing(state: RunState, item: AnyFact) -> Verdict:
+    """Judge a fact that is the next of its source by the attempt, rank and life it speaks of."""
+    if isinstance(item, BY_SUPERVISOR) and item.source != state.supervisor:
+        return "foreign"
+    if isinstance(item, ABOUT_NODES):
+        return "folded"
+    if item.attempt != state.attempt or state.group is None:
+        return "stale" if item.attempt < state.attempt else "foreign"
+    if isinstance(item, OF_A_RANK):
+        return rank_standing(state.group, item)
+    return "folded"
+
+
+def rank_standing(group: Group, item: RankStarted | Reported | RankReturned | RankFailed | RankExited) -> Verdict:
+    """Judge a fact about a rank of the present attempt."""
+    if not 0 <= item.rank < len(group.ranks):
+        return "foreign"
+    rank = group.ranks[item.rank]
+    if item.source != rank.source:
+        return "foreign"
+    if item.life != rank.life:
+        return "stale" if item.life < rank.life else "foreign"
+    return "folded"

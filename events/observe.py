@@ -1,0 +1,374 @@
+"""Observing: what an input changes of the state, before anything is decided. First half of the fold (DESIGN §2).
+
+Every rule here is written so that inputs of different sources within one entry may stand in any order.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
+
+from runfold.events.conclusions import (
+    ControllerStarted,
+    JobTaken,
+    MessageMalformed,
+    ProgressStopped,
+    SilenceConcluded,
+    TimerFired,
+)
+from runfold.events.draft import Draft
+from runfold.events.evidence import of_rank_exited, of_rank_failed, of_runner_lost, told_of_node
+from runfold.events.facts import (
+    CapacityChanged,
+    CheckpointSealed,
+    Fact,
+    Placed,
+    PlacementFailed,
+    PreemptionCancelled,
+    PreemptionNoticed,
+    Queued,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Released,
+    Reported,
+    RunnerLost,
+    RunnerReady,
+    TaskEnded,
+)
+from runfold.events.judge import numbering, standing
+from runfold.events.limits import SOURCES_MAX_COUNT
+from runfold.events.notices import cancelled, noticed
+from runfold.events.requests import Join, Request
+from runfold.events.state import (
+    Fired,
+    PendingRequest,
+    Place,
+    Preempting,
+    RankExit,
+    Ready,
+    Running,
+    Scheduling,
+    Stuck,
+    TakeOver,
+)
+from runfold.events.timing import deadline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from runfold.events.base import Moment
+    from runfold.events.conclusions import AnyConclusion
+    from runfold.events.entry import AnyInput
+    from runfold.events.facts import AnyFact
+    from runfold.events.requests import AnyRequest
+    from runfold.events.state import Group, RunState, Verdict
+
+
+def verdict(state: RunState, item: AnyFact) -> Verdict:
+    """Return what becomes of a fact.
+
+    `folded`: it counts. `repeat` and `gap`: its number was folded already, or one before it is missing. `stale`: of an
+    older incarnation, or an attempt or life that is over. `foreign`: of a source, attempt or rank that is unknown.
+    """
+    source = state.sources.get(item.source)
+    found = numbering(source, source.folded if source is not None else 0, item)
+    return found if found != "folded" else standing(state, item)
+
+
+def observe(state: RunState, item: AnyInput, at: Moment) -> RunState:
+    """Return the state with one input observed; `at.k` is its place among the entry's inputs."""
+    if state.terminal:
+        return replace(state, n=at.n, t=at.t)
+    draft = Draft(state, at.n, at.t, state.cursor)
+    draft.k = at.k
+    _see(draft, item)
+    return draft.done()
+
+
+def observe_all(
+    state: RunState, inputs: Iterable[AnyInput], *, n: int, t: float, cursor: tuple[str, int] | None = None
+) -> RunState:
+    """Return the state with all inputs of entry `n` observed, at `t` seconds of the run's clock.
+
+    `cursor` is what the entry says of INBOX; None leaves what was known.
+    """
+    cursor = cursor or state.cursor
+    if state.terminal:
+        return replace(state, n=n, t=t, cursor=cursor)
+    draft = Draft(state, n, t, cursor)
+    for draft.k, item in enumerate(inputs):
+        if type(item) is Reported:
+            draft.report(item)
+        else:
+            _see(draft, item)
+    return draft.done()
+
+
+def _see(draft: Draft, item: AnyInput) -> None:
+    if isinstance(item, Fact):
+        if draft.count(item) == "folded":
+            _see_fact(draft, item)
+    elif isinstance(item, Request):
+        _see_request(draft, item)
+    else:
+        _see_conclusion(draft, item)
+
+
+# --- facts
+
+
+def _see_fact(draft: Draft, item: AnyFact) -> None:
+    found = draft.judge(item)
+    if found == "folded":
+        _see_counted(draft, item)
+    elif found == "stale":
+        _see_late(draft, item)
+
+
+def _see_counted(draft: Draft, item: AnyFact) -> None:
+    match item:
+        case Queued():
+            _wait(draft, _queued(item))
+        case Placed():
+            _placed(draft, item)
+        case PlacementFailed():
+            _placement_failed(draft, item)
+        case RunnerLost():
+            draft.lose(_sources_on(draft, item.node))
+            draft.fail(of_runner_lost(item, t=draft.t, cause=draft.cause))
+        case CapacityChanged():
+            draft.capacity = item.slots
+        case PreemptionNoticed():
+            draft.notice = noticed(
+                draft.notice, item.nodes, item.within_s, t=draft.t, cause=draft.cause, reason=item.reason
+            )
+        case PreemptionCancelled():
+            draft.notice = cancelled(draft.notice, item.nodes)
+        case Released():
+            _released(draft, item)
+        case RunnerReady():
+            _runner_ready(draft, item)
+        case RankStarted():
+            _rank_started(draft, item)
+        case Reported():
+            draft.keep_report(item)
+        case RankReturned():
+            _rank_returned(draft, item)
+        case RankFailed():
+            draft.raise_rank(item.rank, "failed")
+            draft.fail(of_rank_failed(item, node=draft.rank(item.rank).node, t=draft.when(item), cause=draft.cause))
+        case RankExited():
+            _rank_exited(draft, item)
+        case CheckpointSealed() | TaskEnded():
+            pass  # in the log, and nothing of the present state machine waits for it
+        case _:
+            assert_never(item)
+
+
+def _see_late(draft: Draft, item: AnyFact) -> None:
+    """Keep what a fact of an ended attempt says of its failure."""
+    match item:
+        case RankFailed():
+            draft.add_late(of_rank_failed(item, node=item.source, t=draft.when(item), cause=draft.cause))
+        case RankExited(asked=False, returned=False):
+            draft.add_late(of_rank_exited(item, node=item.source, t=draft.when(item), cause=draft.cause))
+        case RunnerLost() if item.source == draft.state.supervisor:
+            draft.add_late(of_runner_lost(item, t=draft.t, cause=draft.cause))
+        case _:
+            pass
+
+
+def _sources_on(draft: Draft, node: str) -> frozenset[str]:
+    places = draft.group.places if draft.group is not None else ()
+    return frozenset(place.source for place in places if place.node == node)
+
+
+def _queued(item: Queued) -> str:
+    ahead = f", {item.ahead} run{'s' if item.ahead != 1 else ''} ahead" if item.ahead else ""
+    return f"{item.needed} slot{'s' if item.needed != 1 else ''} needed, {item.free} free{ahead}"
+
+
+def _wait(draft: Draft, waiting: str) -> None:
+    draft.change_group(lambda group: replace(group, waiting=waiting))
+
+
+def _placed(draft: Draft, item: Placed) -> None:
+    if draft.group is None or draft.group.layout:
+        return
+    early = draft.group.early
+    places = tuple(
+        Place(node=offer.node, slots=offer.slots, source=offer.node, ready=early.get(offer.node))
+        for offer in item.places
+    )
+    draft.change_group(lambda group: replace(group, places=places, early={}, waiting=None, released=False))
+    slots, needed = sum(place.slots for place in places), draft.group.num_workers
+    if slots < needed:
+        message = f"the pool placed {slots} of {needed} ranks"
+        draft.fail(
+            told_of_node(
+                "placement", "PlacedShort", message, attempt=item.attempt, node="", t=draft.t, cause=draft.cause
+            )
+        )
+    if isinstance(draft.phase, Scheduling):
+        draft.phase = replace(draft.phase, deadline_t=draft.t + draft.state.job.timeouts.start_timeout_s)
+
+
+def _placement_failed(draft: Draft, item: PlacementFailed) -> None:
+    if item.verdict == "busy":
+        _wait(draft, item.reason)
+        return
+    draft.change_group(lambda group: replace(group, never=item.reason))
+    draft.fail(
+        told_of_node(
+            "placement",
+            "PlacementImpossible",
+            item.reason,
+            attempt=item.attempt,
+            node="",
+            t=draft.t,
+            cause=draft.cause,
+        )
+    )
+
+
+def _released(draft: Draft, item: Released) -> None:
+    """Nothing is held any more. If the group should be at work, that is the loss of all its runners."""
+    group = draft.group
+    if group is not None and group.places and draft.at_work:
+        draft.lose(frozenset(place.source for place in group.places))
+        message = "the pool let the run's group go though it should be at work"
+        draft.fail(
+            told_of_node("runner", "GroupLost", message, attempt=item.attempt, node="", t=draft.t, cause=draft.cause)
+        )
+    draft.change_group(lambda group: replace(group, released=True, waiting=None))
+
+
+def _runner_ready(draft: Draft, item: RunnerReady) -> None:
+    ready = Ready(addr=item.addr, port=item.port, offset_s=draft.t - item.clock_s, measured_s=item.clock_offset_s)
+
+    def introduce(group: Group) -> Group:
+        if not group.places:
+            return replace(group, early={**group.early, item.source: ready})
+        places = tuple(replace(place, ready=ready) if place.source == item.source else place for place in group.places)
+        return replace(group, places=places)
+
+    draft.change_group(introduce)
+
+
+def _rank_started(draft: Draft, item: RankStarted) -> None:
+    draft.set_rank(replace(draft.rank(item.rank), started=True))
+    draft.raise_rank(item.rank, "running")
+
+    def hold_port(group: Group) -> Group:
+        if item.next_port is None:
+            return group
+        places = tuple(
+            replace(place, ready=replace(place.ready, port=item.next_port))
+            if place.source == item.source and place.ready is not None
+            else place
+            for place in group.places
+        )
+        return replace(group, places=places)
+
+    draft.change_group(hold_port)
+
+
+def _rank_returned(draft: Draft, item: RankReturned) -> None:
+    draft.raise_rank(item.rank, "returned")
+    if item.rank == 0:
+        draft.return_value, draft.return_blob = item.value, item.blob
+    draft.change_group(lambda group: group)
+
+
+def _rank_exited(draft: Draft, item: RankExited) -> None:
+    before = draft.rank(item.rank)
+    draft.set_rank(
+        replace(
+            before,
+            exit=RankExit(
+                exit_code=item.exit_code,
+                signal=item.signal,
+                peak_memory_bytes=item.peak_memory_bytes,
+                asked=item.asked,
+            ),
+        )
+    )
+    draft.raise_rank(item.rank, "exited")
+    draft.change_group(lambda group: group)
+    told = before.phase in ("returned", "failed") or item.returned
+    if not told and (draft.at_work or not item.asked):
+        draft.fail(of_rank_exited(item, node=before.node, t=draft.when(item), cause=draft.cause))
+
+
+# --- requests
+
+
+def _see_request(draft: Draft, item: AnyRequest) -> None:
+    """Put a request where decide finds it, unless it is known: the same id is the same request."""
+    state = draft.state
+    if isinstance(item, Join):
+        source = state.sources.get(item.source)
+        known = source is not None and item.boot in (source.boot, *source.replaced)
+        full = source is None and len(state.sources) + len(draft.pending) >= SOURCES_MAX_COUNT
+        if known or full:
+            return
+    elif any(answer.id == item.id for answer in state.answered):
+        return
+    if all(waiting.request.id != item.id for waiting in draft.pending):
+        draft.pending = (*draft.pending, PendingRequest(request=item, cause=draft.cause))
+
+
+# --- conclusions
+
+
+def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
+    match item:
+        case JobTaken():
+            pass  # RunAccepted says all of it
+        case ControllerStarted():
+            draft.taking_over = TakeOver(controller=item.controller, decider=item.decider, cause=draft.cause)
+        case TimerFired():
+            if deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
+                draft.fired = (Fired(timer=item.timer, cause=draft.cause),)
+        case SilenceConcluded():
+            _silent(draft, item)
+        case ProgressStopped():
+            _stuck(draft, item)
+        case MessageMalformed():
+            draft.drop("malformed")
+        case _:
+            assert_never(item)
+
+
+def _silent(draft: Draft, item: SilenceConcluded) -> None:
+    """A runner that is lost takes its node along; a silence of 0 s says that the source is heard again."""
+    if item.source not in draft.state.sources:
+        return
+    draft.silences[item.source] = item.silence_s or None
+    group = draft.state.group
+    lost = [place for place in group.places if place.source == item.source and not place.lost] if group else []
+    if group is None or not item.lost or not lost:
+        return
+    draft.lose(frozenset({item.source}))
+    draft.fail(
+        told_of_node(
+            "node",
+            "NodeLost",
+            item.reason,
+            attempt=group.attempt,
+            node=lost[0].node,
+            t=draft.t,
+            cause=draft.cause,
+        )
+    )
+
+
+def _stuck(draft: Draft, item: ProgressStopped) -> None:
+    """Ranks without progress; none named says that all of them move again."""
+    if draft.group is None or not isinstance(draft.state.phase, Running | Preempting):
+        return
+    stuck = Stuck(ranks=item.ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause)
+    draft.group = replace(draft.group, stuck=stuck if item.ranks else None)

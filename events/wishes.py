@@ -1,0 +1,51 @@
+"""What an accepted request changes of the state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
+
+from runfold.events.notices import cancelled, noticed
+from runfold.events.requests import (
+    AbortRun,
+    AdmitNode,
+    CancelPreemption,
+    CheckpointNow,
+    DumpStacks,
+    Join,
+    NoticePreemption,
+    ResizeRun,
+    StopAtCheckpoint,
+)
+from runfold.events.state import Ending
+
+if TYPE_CHECKING:
+    from runfold.events.state import PendingRequest, RunState
+
+
+def granted(state: RunState, request_id: str, t: float) -> RunState:
+    """Return the state with a pending request granted; unchanged when no such request is pending."""
+    for waiting in state.pending:
+        if waiting.request.id == request_id:
+            return _granted(state, waiting, t)
+    return state
+
+
+def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:
+    request, cause = waiting.request, waiting.cause
+    match request:
+        case AbortRun():
+            ending = Ending(next="aborted", by=request.by, reason=request.reason, cause=cause)
+            return state if state.ending is not None else replace(state, ending=ending)
+        case ResizeRun():
+            return replace(state, wanted_workers=request.num_workers)
+        case NoticePreemption():
+            notice = noticed(state.notice, request.nodes, request.within_s, t=t, cause=cause, reason=request.reason)
+            return replace(state, notice=notice)
+        case CancelPreemption():
+            return replace(state, notice=cancelled(state.notice, request.nodes))
+        case AdmitNode() | CheckpointNow() | StopAtCheckpoint() | DumpStacks() | Join():
+            return state  # what they bring about is a transition of its own
+        case _:
+            assert_never(request)
