@@ -118,14 +118,19 @@ def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
     if here.held is not None:
         # The places of an earlier attempt: the word to stop was overtaken by this one.
         return _stop(assignment, here, ())
+    if assignment.places:
+        return _orphans(assignment, here)
     if attempt in (here.asked, here.refused):
         return Placing()
     return Placing(steps=(Ask(demand=demand_of(assignment)),))
 
 
 def _train(assignment: Assignment, here: RunHere, now: float) -> Placing:
-    if here.held is not None:
-        return _lost(here, now)
+    return _lost(here, now) if here.held is not None else _orphans(assignment, here)
+
+
+def _orphans(assignment: Assignment, here: RunHere) -> Placing:
+    """The log has places that nobody here holds: an earlier supervisor of this pool did."""
     withdraw = (Withdraw(),) if here.asked is not None else ()
     if here.orphans == assignment.attempt:
         return Placing(steps=withdraw)

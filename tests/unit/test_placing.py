@@ -1,0 +1,117 @@
+"""What a supervisor does about a run: given its newest assignment and what is held for it."""
+
+from runfold.events.assignment import Assignment, PlaceWanted, StopOrder, Want
+from runfold.workers.placing import (
+    EARLY_END_PATIENCE_S,
+    Ask,
+    Forget,
+    Free,
+    Placing,
+    RunHere,
+    RunnerHere,
+    SayLost,
+    SayReleased,
+    StopRunners,
+    Withdraw,
+    demand_of,
+    placing,
+)
+
+ALIVE = RunnerHere(node="local")
+NOW = 100.0
+
+
+def assignment(want: Want, attempt: int = 1, *, places: bool = True) -> Assignment:
+    return Assignment(
+        run="digits-1",
+        epoch=1,
+        n=attempt,
+        hash="",
+        attempt=attempt,
+        want=want,
+        num_workers=2,
+        resources={"CPU": 1.0},
+        places=(PlaceWanted(node="local", slots=2, source="local"),) if places else (),
+        stop=StopOrder(reason="enough", grace_s=5.0, deadline_t=9.0) if want == "stop" else None,
+    )
+
+
+def ended(code: int | None = None, signal: int | None = None, *, ago_s: float = 0.0, told: bool = False) -> RunnerHere:
+    return RunnerHere(node="local", ended_s=NOW - ago_s, code=code, signal=signal, reason="why", told_lost=told)
+
+
+def todo(told: Assignment, here: RunHere) -> Placing:
+    return placing(told, here, NOW)
+
+
+def test_a_group_to_place_is_asked_for_once() -> None:
+    told = assignment("place", places=False)
+    assert todo(told, RunHere()).steps == (Ask(demand=demand_of(told)),)
+    assert todo(told, RunHere(asked=1)) == Placing()
+    assert todo(told, RunHere(refused=1)) == Placing()
+
+
+def test_a_later_attempt_is_asked_for_anew() -> None:
+    told = assignment("place", 2, places=False)
+    assert todo(told, RunHere(asked=1)).steps == (Ask(demand=demand_of(told)),)
+    assert todo(told, RunHere(refused=1)).steps == (Ask(demand=demand_of(told)),)
+
+
+def test_held_places_are_left_alone() -> None:
+    here = RunHere(held=1, runners=(ALIVE,))
+    assert todo(assignment("place"), here) == Placing()
+    assert todo(assignment("train"), here) == Placing()
+    assert todo(assignment("train", 5), here) == Placing()
+
+
+def test_places_of_an_older_attempt_are_cleared_before_new_ones_are_asked_for() -> None:
+    here = RunHere(held=1, runners=(ALIVE,))
+    assert [type(step) for step in todo(assignment("place", 2), here).steps] == [StopRunners]
+    assert todo(assignment("place", 2), RunHere(held=1, runners=(ended(0),))).steps == (Free(),)
+
+
+def test_a_lost_runner_is_told_at_once_and_once() -> None:
+    lost = SayLost(node="local", signal=9, reason="why")
+    assert todo(assignment("train"), RunHere(held=1, runners=(ended(signal=9),))).steps == (lost,)
+    assert todo(assignment("place"), RunHere(held=1, runners=(ended(signal=9),))).steps == (lost,)
+    assert todo(assignment("train"), RunHere(held=1, runners=(ended(signal=9, told=True),))) == Placing()
+
+
+def test_a_runner_that_ended_as_if_told_to_is_given_a_moment() -> None:
+    fresh = todo(assignment("train"), RunHere(held=1, runners=(ended(0),)))
+    assert fresh == Placing(wake_at=NOW + EARLY_END_PATIENCE_S)
+    late = todo(assignment("train"), RunHere(held=1, runners=(ended(0, ago_s=EARLY_END_PATIENCE_S),)))
+    assert late.steps == (SayLost(node="local", code=0, reason="why"),)
+
+
+def test_places_that_nobody_here_holds_are_told_as_lost_once_an_attempt() -> None:
+    steps = todo(assignment("train"), RunHere()).steps
+    assert [(type(step), step.node, step.orphan) for step in steps if isinstance(step, SayLost)] == [
+        (SayLost, "local", True)
+    ]
+    assert todo(assignment("train"), RunHere(orphans=1)) == Placing()
+    assert todo(assignment("place"), RunHere()).steps == steps
+    assert todo(assignment("place"), RunHere(orphans=1)) == Placing()
+    assert todo(assignment("train", 2), RunHere(orphans=1)).steps != ()
+
+
+def test_a_stop_ends_the_runners_and_then_gives_back_and_says_so() -> None:
+    told = assignment("stop")
+    alive = todo(told, RunHere(held=1, runners=(ALIVE,)))
+    assert alive.steps == (StopRunners(reason="enough", grace_s=5.0),)
+    assert todo(told, RunHere(held=1, runners=(ended(0),))).steps == (Free(), SayReleased())
+    assert todo(told, RunHere(released=1)) == Placing()
+
+
+def test_a_stop_of_a_run_that_waits_takes_it_out_of_the_queue() -> None:
+    assert todo(assignment("stop", places=False), RunHere(asked=1)).steps == (Withdraw(), SayReleased())
+
+
+def test_a_stop_of_a_run_that_was_never_seen_here_is_answered() -> None:
+    assert todo(assignment("stop"), RunHere()).steps == (SayReleased(),)
+
+
+def test_a_run_that_is_gone_is_cleared_and_forgotten() -> None:
+    assert [type(step) for step in todo(assignment("gone"), RunHere(held=1, runners=(ALIVE,))).steps] == [StopRunners]
+    assert todo(assignment("gone"), RunHere(held=1, runners=(ended(0),))).steps == (Free(), Forget())
+    assert todo(assignment("gone"), RunHere(asked=1)).steps == (Withdraw(), Forget())
