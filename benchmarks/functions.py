@@ -1,0 +1,61 @@
+"""Training functions that are measured: they note when they are entered, on the clock that all processes share."""
+
+import time
+from pathlib import Path
+from typing import TypedDict
+
+import runfold
+
+REPORTS_COUNT = 20_000
+WARM_COUNT = 2_000
+
+
+class Notes(TypedDict):
+    """Where a rank writes down its times."""
+
+    folder: str
+
+
+def note(config: Notes, what: str) -> None:
+    """Write down when something happened."""
+    context = runfold.get_context()
+    name = f"{what}.{context.get_attempt()}.{context.get_world_rank()}"
+    path = Path(config["folder"]) / name
+    path.with_suffix(".tmp").write_text(repr(time.monotonic()))
+    path.with_suffix(".tmp").rename(path)
+
+
+def empty() -> None:
+    """Do nothing."""
+
+
+def enter(config: Notes) -> None:
+    """Note when user code was entered."""
+    note(config, "entered")
+
+
+def fail_once(config: Notes) -> None:
+    """Enter; in the first attempt, once all ranks have entered, rank 1 raises and the others wait for their end."""
+    note(config, "entered")
+    if runfold.get_context().get_attempt() > 1:
+        return
+    runfold.barrier()
+    if runfold.get_context().get_world_rank() == 1:
+        note(config, "raised")
+        raise RuntimeError("boom")
+    time.sleep(60)
+
+
+def report_many() -> list[int]:
+    """Return how long each of many reports took, in nanoseconds."""
+    took: list[int] = []
+    for step in range(WARM_COUNT + REPORTS_COUNT):
+        metrics = {"loss": 1.0 / (step + 1)}
+        began = time.perf_counter_ns()
+        runfold.report(metrics)
+        ended = time.perf_counter_ns()
+        if step >= WARM_COUNT:
+            took.append(ended - began)
+        if step % 100 == 0:
+            time.sleep(0.001)  # as a training step would: a rank does something between its reports
+    return took
