@@ -15,6 +15,7 @@ from typing import Final
 from runfold.controller.config import ControllerConfig
 from runfold.controller.host import Host, Setting
 from runfold.controller.intake import Intake
+from runfold.controller.policies import DEFAULT
 from runfold.controller.seat import seat
 from runfold.controller.seed import Identity
 from runfold.controller.wiring import BrokerPorts
@@ -84,7 +85,7 @@ async def host_runs(
 
 def decider() -> Decider:
     """Return what decides here, as the log names it."""
-    return Decider(version=version("runfold"))
+    return Decider(version=version("runfold"), policies=DEFAULT.names)
 
 
 def time_of_day() -> str:
