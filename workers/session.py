@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,9 +22,18 @@ from runfold.events.limits import VALUE_INLINE_MAX_BYTES
 from runfold.events.values import Unencodable, pack
 from runfold.workers.errors import LinkError, MetricsError, NotAvailableError, NotInTrainingFunctionError
 from runfold.workers.limits import REPLY_MARGIN_S
-from runfold.workers.link import Collect, Collected, CollectiveKind, Refused, Report, Start
+from runfold.workers.link import (
+    Collect,
+    Collected,
+    CollectiveKind,
+    FromRank,
+    FromRunner,
+    Refused,
+    Report,
+    Start,
+)
 from runfold.workers.payload import pickled, refusal, unpickled
-from runfold.workers.ranklink import MessageTooLarge, RankLink
+from runfold.workers.ranklink import MessageTooLarge
 
 UNSET_TIMEOUT: Final = -math.inf
 """As `timeout_s`: the run's `collective_timeout_s`."""
@@ -87,10 +97,31 @@ class TrainContext:
         )
 
 
+class Link(Protocol):
+    """What a session speaks through: the socket to a runner (`RankLink`), or what stands in for it."""
+
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held while a report is numbered and sent."""
+
+    @property
+    def reports(self) -> int:
+        """How many reports have gone out: the index of the next one."""
+
+    def send(self, message: FromRank, limit_bytes: int = ...) -> None:
+        """Send a message; `MessageTooLarge` when it is over the limit."""
+
+    def receive(self, timeout_s: float | None) -> FromRunner:
+        """Return the next message; `TimeoutError` after `timeout_s`."""
+
+    def abandon(self) -> None:
+        """Let go of it, in a process that was forked from the rank."""
+
+
 class Session:
     """The state behind the functions of this module in one rank process."""
 
-    def __init__(self, link: RankLink, start: Start) -> None:
+    def __init__(self, link: Link, start: Start) -> None:
         self.context = TrainContext(start)
         self._link = link
         self._start = start

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runfold.events.values import unpack
 from runfold.result import Result
-from runfold.workers.link import Collect, Collected, RankLink, Report, Start
+from runfold.workers.link import Collect, Collected, Report, Start
 from runfold.workers.load import load_entrypoint
 from runfold.workers.session import Session, activate
 
@@ -21,22 +21,24 @@ if TYPE_CHECKING:
     from runfold.workers.link import FromRank, FromRunner
 
 
-class LocalLink(RankLink):
+class LocalLink:
     """Answers what a rank alone in its group says: reports are kept, collectives return its own value."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
+        self.reports = 0
         self.metrics: dict[str, Json] | None = None
         self._answers: list[FromRunner] = []
 
-    def send(self, message: FromRank, limit_bytes: int = 0) -> None:  # noqa: ARG002  # as its base
+    def send(self, message: FromRank, limit_bytes: int = 0) -> None:  # noqa: ARG002  # as in `session.Link`
         """Keep a report's metrics; answer a collective."""
         if isinstance(message, Report):
             self.metrics = message.metrics
+            self.reports += 1
         elif isinstance(message, Collect):
             self._answers.append(Collected(message.number, [] if message.value is None else [message.value]))
 
-    def receive(self, timeout_s: float | None) -> FromRunner:  # noqa: ARG002  # as its base
+    def receive(self, timeout_s: float | None) -> FromRunner:  # noqa: ARG002  # as in `session.Link`
         """Return the answer to the collective sent last."""
         return self._answers.pop()
 
