@@ -76,28 +76,42 @@ def _setback(setback: Setback, look: Look) -> Iterator[str]:
 def render_timeline(timeline: Timeline, look: Look = PLAIN) -> Iterator[str]:
     """Yield the rows of a timeline under a head line."""
     yield look.paint(f"{'entry':>9}  {'time':>9}  {'gap':>9}  what happened, and why", "dim")
-    shown: int | None = None
+    before: Row | None = None
     for row in timeline.rows:
-        yield from _row(row, look, again=row.n == shown and look.width is not None)
-        shown = row.last_n
+        yield from _row(row, before, look)
+        before = row
     if timeline.trouble:
         yield look.paint(f"{'':>{_INDENT}}the log is damaged here: {safe(timeline.trouble)}", "red")
 
 
-def _row(row: Row, look: Look, *, again: bool) -> Iterator[str]:
-    entry = f"{row.n}" if row.n == row.last_n else f"{row.n}-{row.last_n}"
-    gap = f"+{row.gap_s:.3f}" if row.gap_s else ""
-    front = " " * _INDENT if again else f"{entry:>9}  {row.t:>9.3f}  {gap:>9}  "
-    what = safe(row.what)
-    if row.before is not None and row.after is not None:
-        what = look.paint(f"{row.before.upper()} → {row.after.upper()}", "bold", _state_paint(row.after))
-    elif row.error is not None or row.kind == "failure_decided":
-        what = look.paint(what, "red" if row.error is not None else "yellow")
-    text = f"{what}: {safe(row.reason)}" if row.reason else what
+def _row(row: Row, before: Row | None, look: Look) -> Iterator[str]:
+    again = before is not None and before.last_n == row.n == row.last_n
+    front = " " * _INDENT
+    if not again or look.width is None:
+        entry = f"{row.n}" if row.n == row.last_n else f"{row.n}-{row.last_n}"
+        gap = f"+{row.gap_s:.3f}" if row.gap_s else ""
+        front = f"{entry:>9}  {row.t:>9.3f}  {gap:>9}  "
+    what, reason = safe(row.what), safe(row.reason)
+    if again and before is not None and before.reason == row.reason:
+        reason = ""
+    if what and reason.startswith(what):
+        # A reason that begins with what was done says it all.
+        reason = reason[len(what) :]
+    elif reason:
+        reason = f": {reason}"
+    text = f"{_painted(row, what, look)}{reason}"
     if row.cause is not None:
         text += "  " + look.paint(f"← {_pointed(row.cause, row.n)}".replace(" ", _KEPT), "dim")
     yield from _wrapped(front, text, look)
     yield from _below(row, look)
+
+
+def _painted(row: Row, what: str, look: Look) -> str:
+    if row.before is not None and row.after is not None:
+        return look.paint(f"{row.before.upper()} → {row.after.upper()}", "bold", _state_paint(row.after))
+    if row.error is not None:
+        return look.paint(what, "red")
+    return look.paint(what, "yellow") if row.kind == "failure_decided" else what
 
 
 def _below(row: Row, look: Look) -> Iterator[str]:

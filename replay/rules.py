@@ -198,17 +198,19 @@ def _budgets(history: History) -> Iterator[Finding]:
             resets = transition.job.failure.reset_after_progress is not None
         if not isinstance(transition, FailureDecided) or transition.budget is None:
             continue
-        name, attempt = transition.budget, transition.failure.attempt
-        if attempt in charged:
+        name, attempt, retried = transition.budget, transition.failure.attempt, transition.decision == "retry"
+        before = spent.get(name, 0)
+        if retried and attempt in charged:
             yield Finding(rule="budgets", n=entry.n, what=f"attempt {attempt} is charged a second time")
-        charged.add(attempt)
-        expected = spent.get(name, 0) + 1
-        if transition.spent != expected and not (resets and transition.spent == 1):
-            what = f"the {name} budget goes from {expected - 1} to {transition.spent}"
+        # Only a retry spends; what ends the run states what was spent before it.
+        expected = {before + retried, int(retried)} if resets else {before + retried}
+        if transition.spent not in expected:
+            what = f"the {name} budget goes from {before} to {transition.spent} on a {transition.decision}"
             yield Finding(rule="budgets", n=entry.n, what=what)
-        if 0 <= transition.limit < transition.spent and transition.decision == "retry":
+        if retried and 0 <= transition.limit < transition.spent:
             what = f"a retry on {transition.spent} of {transition.limit} of the {name} budget"
             yield Finding(rule="budgets", n=entry.n, what=what)
+        charged.update({attempt} if retried else ())
         spent[name] = transition.spent
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
+from runfold.controller.budgets import SETTINGS
 from runfold.events.base import Document
 from runfold.events.config import FailureConfig
 from runfold.events.failures import Budget, Failure
@@ -17,14 +18,6 @@ from runfold.events.transitions import (
 )
 from runfold.replay.history import History, end_name
 from runfold.replay.timeline import RowError, row_error
-
-LIMITS: Final[dict[Budget, str]] = {
-    "worker": "max_failures",
-    "startup": "controller_failure_limit",
-    "preemption": "max_preemption_failures",
-    "hang": "max_hangs",
-}
-"""Budget → the field of the job's `failure` that limits it."""
 
 
 class BudgetLeft(Document, frozen=True, kw_only=True):
@@ -154,8 +147,8 @@ def _revised(item: Setback, attempt: int, failure: Failure) -> Setback:
 
 def _budgets(told: _Told) -> tuple[BudgetLeft, ...]:
     found: list[BudgetLeft] = []
-    for name, field in LIMITS.items():
-        spent, limit = told.spent.get(name, 0), int(getattr(told.failure, field))
+    for name, setting in SETTINGS.items():
+        spent, limit = told.spent.get(name, 0), int(getattr(told.failure, setting.removeprefix("failure.")))
         left = None if limit < 0 else max(0, limit - spent)
         found.append(BudgetLeft(name=name, spent=spent, limit=limit, left=left))
     return tuple(found)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import Final, Literal
 
 import msgspec
 
 from runfold.controller.decide import decide
+from runfold.controller.decision import Unsettled
 from runfold.controller.policies import DEFAULT, Policies
 from runfold.events.base import Document
 from runfold.events.conclusions import Decider
@@ -70,12 +72,18 @@ class VerifyReport(Document, frozen=True, kw_only=True):
         return 1 if self.outcome in ("diverges", "stopped") or (strict and self.divergences) else 0
 
 
-def verify(history: History, decider: Decider, policies: Policies = DEFAULT) -> VerifyReport:
-    """Decide again on every entry's inputs and compare; `decider` says who decides now.
+def present_decider() -> Decider:
+    """Return who decides here: this version of runfold with the default policies, as `ControllerChanged` names it."""
+    return Decider(version=version("runfold"))
+
+
+def verify(history: History, policies: Policies = DEFAULT, decider: Decider | None = None) -> VerifyReport:
+    """Decide again on every entry's inputs and compare; `decider` names who decides now (None: `present_decider`).
 
     Stops at the first divergence of the same decider. Raises `CannotRead` when there is no entry.
     """
     head = history.head
+    decider = decider or present_decider()
     state: RunState | None = None
     wrote: Decider | None = None
     found: list[Divergence] = []
@@ -87,15 +95,15 @@ def verify(history: History, decider: Decider, policies: Policies = DEFAULT) -> 
         try:
             now = decide(_before(state, entry), entry.inputs, entry.t, policies).transitions
             state = fold(state, entry)
-        except (IllegalEdge, ValueError, LookupError) as error:
+        except (IllegalEdge, Unsettled, ValueError, LookupError) as error:
             stopped = f"entry {entry.n} cannot be followed: {error}"
             break
-        if unknown := unknown_kinds(link.data):
-            stopped = f"entry {entry.n} holds {unknown[0].known_as!r}, which this version does not know"
-            break
         checked += 1
-        if tuple(now) != entry.transitions:
-            found.append(_divergence(entry, tuple(now), wrote))
+        if now != entry.transitions:
+            if unknown := unknown_kinds(link.data):
+                stopped = f"entry {entry.n} holds {unknown[0].known_as!r}, which this version does not know"
+                break
+            found.append(_divergence(entry, now, wrote))
             diverged = wrote == decider
             if diverged or len(found) >= DIVERGENCES_MAX_COUNT:
                 break

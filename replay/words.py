@@ -140,17 +140,17 @@ def transition_words(item: AnyTransition) -> str:
     """Return what was decided; empty for a change of state, which has a column of its own."""
     match item:
         case RunAccepted(job=job):
-            return f"accepted: {job.entrypoint}, {job.scaling.max_workers} ranks"
+            return f"accepted {job.name or job.entrypoint}"
         case ControllerChanged(controller=controller, epoch=epoch):
             return f"controller {controller}, epoch {epoch}"
         case StateChanged():
             return ""
-        case AttemptStarted(attempt=attempt, num_workers=workers, kept=kept):
-            return f"attempt {attempt}: {workers} ranks{', places kept' if kept else ''}"
-        case GroupLaidOut(layout=layout, addr=addr, port=port):
-            return f"{len(layout)} ranks laid out, meeting at {addr}:{port}"
-        case FailureDecided():
-            return decision_words(item)
+        case AttemptStarted(attempt=attempt):
+            return f"attempt {attempt}"
+        case GroupLaidOut(layout=layout):
+            return f"{len(layout)} ranks laid out"
+        case FailureDecided(decision=decision):
+            return f"decided to {decision}" if decision != "noop" else "decided to do nothing"
         case FirstCauseRevised(failure=failure):
             return f"first cause is now: {failure.error.headline}"
         case SourceJoined(source=source, incarnation=incarnation):
@@ -168,14 +168,6 @@ def transition_words(item: AnyTransition) -> str:
             return f"log restored as generation {generation}"
         case _:
             assert_never(item)
-
-
-def decision_words(item: FailureDecided) -> str:
-    """Return a decision and what it spends, as in `retry, worker failure 1 of 3`."""
-    if item.budget is None:
-        return item.decision
-    limit = "unlimited" if item.limit < 0 else f"of {item.limit}"
-    return f"{item.decision}, {item.budget} failure {item.spent} {limit}"
 
 
 def ended(exit_code: int | None, signal: int | None) -> str:

@@ -20,7 +20,7 @@ from runfold.replay.history import History
 from runfold.replay.source import load
 from runfold.replay.store import Store, open_store
 from runfold.replay.unarchive import read_blob, read_last, read_output
-from support.histories import Voice, beginning, chained, ending, failing_run, finished_run, history, reports
+from support.histories import Voice, beginning, decided, ending, failing_run, finished_run, history, reports
 
 TEXT = b"the whole of a long traceback"
 DIGEST = hashlib.sha256(TEXT).hexdigest()
@@ -42,10 +42,9 @@ def with_blob() -> History:
     """A run whose rank 0 returned a value too large for the log."""
     pool, node = Voice("pool-local"), Voice("local")
     steps = beginning(pool, node) + reports(node, 1.0, range(2)) + ending(pool, node, 3.0, 1, 2)
-    t, (first, *others), transitions = steps[7]
-
-    steps[7] = (t, [msgspec.structs.replace(first, blob=f"sha256:{DIGEST}"), *others], transitions)
-    return history(chained(steps))
+    t, (first, *others) = steps[7]
+    steps[7] = (t, [msgspec.structs.replace(first, blob=f"sha256:{DIGEST}"), *others])
+    return history(decided(steps))
 
 
 def files(store: Store, folder: str = "") -> Iterator[str]:
