@@ -103,19 +103,24 @@ class Link(Protocol):
     @property
     def lock(self) -> AbstractContextManager[object]:
         """Held while a report is numbered and sent."""
+        ...
 
     @property
     def reports(self) -> int:
         """How many reports have gone out: the index of the next one."""
+        ...
 
     def send(self, message: FromRank, limit_bytes: int = ...) -> None:
         """Send a message; `MessageTooLarge` when it is over the limit."""
+        ...
 
     def receive(self, timeout_s: float | None) -> FromRunner:
         """Return the next message; `TimeoutError` after `timeout_s`."""
+        ...
 
     def abandon(self) -> None:
         """Let go of it, in a process that was forked from the rank."""
+        ...
 
 
 class Session:
