@@ -20,8 +20,11 @@ _CODES: Final[dict[Paint, str]] = {"bold": "1", "dim": "2", "red": "31", "green"
 TRACEBACK_LINES_MAX_COUNT: Final = 30
 OUTPUT_LINES_MAX_COUNT: Final = 10
 _WIDTH_MIN_COUNT: Final = 60
-_INDENT: Final = 32
+_INDENT: Final = 33
 """Columns before what happened: entry, time, gap."""
+
+_BLOCK_INDENT: Final = 11
+"""Columns before a traceback, which needs the room."""
 
 _KEPT: Final = "\u00a0"
 """A blank at which no line is cut."""
@@ -49,7 +52,8 @@ def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     state = look.paint(story.state.upper(), "bold", _state_paint(story.state))
     counts = (_count(story.attempts, "attempt"), _count(story.num_workers, "rank"), _count(story.reports, "report"))
     when = "after" if story.ended else "so far"
-    yield f"{look.paint(safe(story.run), 'bold')}  {state} {when} {seconds(story.duration_s)}  ({', '.join(counts)})"
+    text = f"{state} {when} {seconds(story.duration_s)}  ({', '.join(counts)})"
+    yield from _wrapped("", f"{look.paint(safe(story.run), 'bold')}  {text}", look, 10)
     yield from _field("of", f"{safe(story.entrypoint)}, accepted {safe(story.accepted_at)}", look)
     yield from _field("because", safe(story.reason), look)
     for setback in story.setbacks:
@@ -133,7 +137,7 @@ def _block(text: str, lines_max: int, look: Look) -> Iterator[str]:
     if left_out > 0 and not look.full:
         lines = [f"… {_count(left_out, 'line')} more, shown with --full", *lines[-lines_max:]]
     for line in lines:
-        yield f"{'':>{_INDENT}}{look.paint(f'| {line}', 'dim')}"
+        yield f"{'':>{_BLOCK_INDENT}}{look.paint(f'| {line}', 'dim')}"
 
 
 def _pointed(cause: Pointer, n: int) -> str:

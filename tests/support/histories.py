@@ -14,6 +14,7 @@ from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
 from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.entry import GENESIS, AnyInput, Entry, encode_entry, hash_entry
 from runfold.events.facts import (
+    CapacityChanged,
     Placed,
     PlaceOffer,
     RankExited,
@@ -141,6 +142,9 @@ class Voice:
 
     def ready(self, attempt: int = 1) -> RunnerReady:
         return RunnerReady(**self._head(attempt), node="local", addr="127.0.0.1", port=29500)
+
+    def capacity(self, slots: dict[str, int], attempt: int = 1) -> CapacityChanged:
+        return CapacityChanged(**self._head(attempt), slots=slots)
 
     def released(self, attempt: int = 1) -> Released:
         return Released(**self._head(attempt))
