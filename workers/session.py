@@ -152,8 +152,6 @@ class Session:
             except MessageTooLarge:
                 _check_size(packed)
                 link.send(message)
-            except UnicodeEncodeError:
-                raise MetricsError(_find_bad_text(packed, "metrics")) from None
 
     def abandon(self) -> None:
         """Let go of the rank's link, in a process that was forked from the rank."""
@@ -233,23 +231,6 @@ def _check_size(packed: dict[str, Json]) -> None:
             f"metrics are {total} bytes, over value_inline_max_bytes ({VALUE_INLINE_MAX_BYTES}) of a report; "
             f"the largest is metrics.{largest} with {sizes[largest]}"
         )
-
-
-def _find_bad_text(value: Json, path: str) -> str:
-    """Return the sentence that names the key whose text cannot be written."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            if found := _find_bad_text(key, path) or _find_bad_text(item, f"{path}.{key}"):
-                return found
-    elif isinstance(value, list):
-        for i, item in enumerate(value):
-            if found := _find_bad_text(item, f"{path}[{i}]"):
-                return found
-    elif isinstance(value, str) and not value.isascii():
-        shown = value.encode("utf-8", "backslashreplace").decode()
-        if shown != value:
-            return f"{path} holds text that is not valid Unicode: {shown!r:.200}"
-    return ""
 
 
 def report(
