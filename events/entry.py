@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from runfold.events.base import Document, Unknown, Value
+from runfold.events.base import WIRE_VERSION, Document, Unknown, Value
 from runfold.events.conclusions import AnyConclusion
 from runfold.events.facts import AnyFact
 from runfold.events.requests import AnyRequest
@@ -33,7 +33,6 @@ class Entry(Document, frozen=True, kw_only=True):
     `t`: seconds since entry 0 on the run's clock, never decreasing. `at`: RFC 3339 UTC, for people.
     `cursor`: (INBOX identity, last sequence folded), None before anything was read.
     `prev`: SHA-256 (hex) of the previous entry's bytes, exactly as stored.
-    `unknown`: inputs and transitions of kinds this version does not know; filled when read, never written.
     """
 
     v: int
@@ -87,9 +86,11 @@ def decode_entry(data: bytes) -> Entry:
     Raises `NotAnEntry` for anything else than an entry of a version that can be read.
     """
     try:
-        return _DECODER.decode(data)
+        entry = _DECODER.decode(data)
     except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
         return _decode_leniently(data)
+    # Another version's envelope may happen to have the shape of this one's.
+    return entry if entry.v == WIRE_VERSION else _decode_leniently(data)
 
 
 def unknown_kinds(data: bytes) -> tuple[Unknown, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import msgspec
 
@@ -52,18 +52,19 @@ def _refusal(text: str) -> Refused:
 
 def refuse_unknown(raw: object, kind: object, path: str) -> None:
     """Raise `Refused` for the first field of `raw` that the type does not have."""
+    fields = cast("dict[str, object]", raw) if isinstance(raw, dict) else None
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        if isinstance(raw, dict):
-            _refuse_in_struct(raw, kind, path)
+        if fields is not None:
+            _refuse_in_struct(fields, kind, path)
         return
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         structs = [a for a in arguments if isinstance(a, type) and issubclass(a, msgspec.Struct)]
-        tagged = [s for s in structs if isinstance(raw, dict) and _matches_tag(raw, s)]
+        tagged = [s for s in structs if fields is not None and _matches_tag(fields, s)]
         for chosen in tagged or structs[:1]:
-            refuse_unknown(raw, chosen, path)
+            refuse_unknown(fields, chosen, path)
     elif origin in (tuple, list) and isinstance(raw, list) and arguments:
-        for i, item in enumerate(raw):
+        for i, item in enumerate(cast("list[object]", raw)):
             refuse_unknown(item, arguments[0], f"{path}[{i}]")
 
 
