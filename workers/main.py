@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Final
 
@@ -65,7 +65,7 @@ async def serve_supervisor(
 
 
 @contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+def _stopped_by_signals(stop: asyncio.Event) -> Generator[None]:
     """Set `stop` on SIGTERM and SIGINT, and leave the handlers as they were found."""
     loop = asyncio.get_running_loop()
     for number in SIGNALS:

@@ -181,9 +181,10 @@ async def _run(sock: socket.socket, spawner: Spawner) -> int:
 def main(spec: bytes, fds: dict[str, int]) -> int:  # noqa: ARG001  # the signature of a forked process; the spec comes by pipe
     """Run as a runner, as the child of the supervisor's zygote; `fds` holds `pipe`."""
     processes.name_process("runfold-runner")
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s runner %(message)s", force=True)
+    # Before anything is set up here that ranks would inherit: loggers, credentials.
     forget_secrets()
     spawner = Spawner.fork(rank.main)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s runner %(message)s", force=True)
     try:
         return asyncio.run(_run(socket.socket(fileno=fds["pipe"]), spawner))
     except Exception:

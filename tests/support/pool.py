@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 import pytest
 
@@ -62,7 +63,8 @@ class PoolForTest:
         """Write the user's file and make the run known to the test; nothing is published yet."""
         write_job(self.folder, body)
         connection = await self.broker.connect(Role.CONTROLLER)
-        run = Scripted(connection, name, work("job.py:train", str(self.folder), **changes), num_workers=num_workers)
+        asked = msgspec.structs.replace(work("job.py:train", str(self.folder)), **changes)
+        run = Scripted(connection, name, asked, num_workers=num_workers)
         self.runs.append(run)
         return run
 

@@ -33,7 +33,7 @@ class Scripted:
         self.messages: list[bytes] = []
         self.folding = True
         self.folded: dict[str, int] = {}
-        self.told: Assignment | None = None
+        self.work = work
         self._connection = connection
         self._cells = assignment_cells(connection)
         self._joined: dict[str, SourceGiven] = {}
@@ -47,7 +47,6 @@ class Scripted:
             num_workers=num_workers,
             accepted_at="2026-01-01T00:00:00Z",
             resources={"CPU": 1.0},
-            job=work,
         )
         self._news = asyncio.Event()
         self._publishing = asyncio.create_task(self._publish_news(), name="scripted")
@@ -139,10 +138,10 @@ class Scripted:
             await self._news.wait()
             self._news.clear()
             n += 1
-            self.told = msgspec.structs.replace(
-                self._base, n=n, joined=tuple(self._joined.values()), folded=dict(self.folded)
+            told = msgspec.structs.replace(
+                self._base, n=n, job=self.work, joined=tuple(self._joined.values()), folded=dict(self.folded)
             )
-            await self._cells.put(self.run, msgspec.json.encode(self.told), expected=None)
+            await self._cells.put(self.run, msgspec.json.encode(told), expected=None)
 
     async def say_folded(self) -> None:
         """Say what is folded, as a controller does now and then."""
@@ -150,7 +149,6 @@ class Scripted:
         await self._connection.publish(self._connection.names.subjects.folded(self.run), msgspec.json.encode(said))
 
 
-def work(entrypoint: str, folder: str, **changes: object) -> Work:
+def work(entrypoint: str, folder: str) -> Work:
     """Return what the ranks run."""
-    made = Work(entrypoint=entrypoint, working_dir=folder, name="test", timeouts=Timeouts())
-    return msgspec.structs.replace(made, **changes)
+    return Work(entrypoint=entrypoint, working_dir=folder, name="test", timeouts=Timeouts())

@@ -25,7 +25,9 @@ def read(subject: str, data: bytes) -> tuple[object, ...]:
 
 
 def report(number: int, metrics: dict[str, Json] | None = None, source: str = "local") -> Reported:
-    return Reported(source=source, incarnation=1, number=number, attempt=1, rank=0, life=1, index=number, metrics=metrics)
+    return Reported(
+        source=source, incarnation=1, number=number, attempt=1, rank=0, life=1, index=number, metrics=metrics
+    )
 
 
 def message(*facts: Reported | RankStarted, run: str = RUN) -> bytes:

@@ -28,7 +28,8 @@ def test_the_id_stays_when_the_machine_is_renamed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "expected"), [("a.b.example", "a-0"), ("  x_y\n*>  ", "x-y-0"), ("", "controller-0"), ("é", "controller-0")]
+    ("host", "expected"),
+    [("a.b.example", "a-0"), ("  x_y\n*>  ", "x-y-0"), ("", "controller-0"), ("é", "controller-0")],
 )
 def test_any_host_name_makes_a_plain_id(tmp_path: Path, host: str, expected: str) -> None:
     with seat(tmp_path, host) as name:

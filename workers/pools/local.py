@@ -156,7 +156,7 @@ def _share(room: Mapping[str, int], wanted: int, strategy: PlacementStrategy) ->
     """Return how many ranks each node takes of those wanted; fewer in all when they do not fit."""
     match strategy:
         case "STRICT_PACK":
-            return next(({node: wanted} for node, ranks in room.items() if ranks >= wanted), {})
+            return dict([(node, wanted) for node, ranks in room.items() if ranks >= wanted][:1])
         case "STRICT_SPREAD":
             return _spread({node: min(ranks, 1) for node, ranks in room.items()}, wanted)
         case "SPREAD":

@@ -1,0 +1,353 @@
+"""A small language for runs in tests: what sources say, and what the controller makes of it.
+
+    run = Run(2, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(1))
+    assert run.name == "scheduling"
+
+Every entry goes through decide, the encoder, the decoder and the fold, as in production.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypedDict, TypeVar
+
+from msgspec.structs import replace
+
+from runfold.controller.decide import decide
+from runfold.controller.policies import DEFAULT, Policies
+from runfold.controller.timers import due_timers
+from runfold.events.base import WIRE_VERSION
+from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
+from runfold.events.config import FailureConfig, ScalingConfig, Timeouts
+from runfold.events.edges import state_name
+from runfold.events.entry import GENESIS, AnyInput, Entry, Head, decode_entry, encode_entry, hash_entry
+from runfold.events.facts import (
+    CapacityChanged,
+    Fact,
+    Placed,
+    PlacementFailed,
+    PlaceOffer,
+    PreemptionCancelled,
+    PreemptionNoticed,
+    Queued,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Released,
+    Reported,
+    RunnerLost,
+    RunnerReady,
+)
+from runfold.events.failures import ErrorInfo, FailureKind
+from runfold.events.fold import fold
+from runfold.events.job import Job, job_digest
+from runfold.events.requests import Join
+from runfold.events.state import Group, RunState, Unborn
+from runfold.events.transitions import AnyTransition, StateChanged, StateName
+
+POOL: Final = "pool-local"
+AT: Final = "2026-11-30T05:48:28.000000Z"
+DECIDER: Final = Decider(version="0.1.0", policies=DEFAULT.names)
+CLOCK_S: Final = 1000.0
+"""What the sources' own clocks say when the run's says 0."""
+
+FactT = TypeVar("FactT", bound=Fact)
+T = TypeVar("T")
+
+
+class Said(TypedDict):
+    """What every fact says; the numbers are filled in when it is said."""
+
+    source: str
+    incarnation: int
+    number: int
+    attempt: int
+
+
+def job(
+    workers: int | tuple[int, int] = 2,
+    *,
+    failure: FailureConfig | None = None,
+    timeouts: Timeouts | None = None,
+    run: str = "digits",
+) -> Job:
+    """Return a resolved job."""
+    return Job(
+        id=run,
+        name="train",
+        entrypoint="digits:train",
+        scaling=ScalingConfig(num_workers=workers),
+        failure=failure or FailureConfig(),
+        timeouts=timeouts or Timeouts(),
+    )
+
+
+def unborn(asked: Job) -> Unborn:
+    """Return the state before entry 0 of a job."""
+    return Unborn(job=asked, digest=job_digest(asked), jobs_sequence=1)
+
+
+def born_of(asked: Job, controller: str = "ctl") -> tuple[AnyInput, ...]:
+    """Return the inputs of entry 0 of a job."""
+    return (JobTaken(digest=job_digest(asked)), ControllerStarted(controller=controller, decider=DECIDER))
+
+
+def error(message: str = "boom", kind: FailureKind = "user", type_: str = "RuntimeError") -> ErrorInfo:
+    """Return an error as a rank tells it."""
+    return ErrorInfo(type=type_, message=message, kind=kind, traceback=f"Traceback\n{type_}: {message}")
+
+
+class Run:
+    """A run's log and state, and the sources that speak to it.
+
+    A fact is made by the method that names it, takes its source's next number, and is said by `says`, many in one
+    entry if need be. `workers` ranks stand on `nodes`, the first ones on the first.
+    """
+
+    def __init__(
+        self,
+        workers: int | tuple[int, int] = 2,
+        *,
+        nodes: tuple[str, ...] = ("local",),
+        failure: FailureConfig | None = None,
+        timeouts: Timeouts | None = None,
+        policies: Policies = DEFAULT,
+        joined: bool = True,
+    ) -> None:
+        self.nodes = nodes
+        self.policies = policies
+        self.entries: list[Entry] = []
+        self.bytes: list[bytes] = []
+        self.said: tuple[AnyTransition, ...] = ()
+        self.wake_at: float | None = None
+        self.t = 0.0
+        self.numbers: dict[str, int] = {}
+        asked = job(workers, failure=failure, timeouts=timeouts)
+        self._state: Unborn | RunState = unborn(asked)
+        self._write(born_of(asked))
+        if joined:
+            self.join(POOL, *nodes)
+
+    # --- the log
+
+    @property
+    def state(self) -> RunState:
+        """The state after the last entry."""
+        assert isinstance(self._state, RunState)
+        return self._state
+
+    @property
+    def name(self) -> StateName:
+        """The name of the state."""
+        return state_name(self.state.phase)
+
+    @property
+    def group(self) -> Group:
+        """The group of the present attempt."""
+        assert self.state.group is not None
+        return self.state.group
+
+    @property
+    def head(self) -> Head:
+        """The head of the log."""
+        return Head(n=self.entries[-1].n, hash=hash_entry(self.bytes[-1]))
+
+    @property
+    def path(self) -> list[str]:
+        """The states that the last entry went through, `a>b` each."""
+        return [f"{said.from_state}>{said.to_state}" for said in self.said if isinstance(said, StateChanged)]
+
+    def the(self, kind: type[T]) -> T:
+        """The one transition of a kind in the last entry."""
+        found = [said for said in self.said if isinstance(said, kind)]
+        assert len(found) == 1, f"{len(found)} of {kind.__name__} in {[type(said).__name__ for said in self.said]}"
+        return found[0]
+
+    def none(self, kind: type[AnyTransition]) -> bool:
+        """Whether the last entry holds no transition of a kind."""
+        return not any(isinstance(said, kind) for said in self.said)
+
+    def says(self, *inputs: AnyInput, after_s: float = 0.1) -> Run:
+        """Let an entry be written on these inputs, so much later, the timers that are due by then among them."""
+        self.t = round(self.t + after_s, 6)
+        return self._write((*inputs, *due_timers(self.state, self.t)))
+
+    def waits(self, seconds: float) -> Run:
+        """Let time pass, and the timers that are due by then fire."""
+        return self.says(after_s=seconds)
+
+    def _write(self, inputs: tuple[AnyInput, ...]) -> Run:
+        before = self._state
+        decision = decide(before, inputs, self.t, self.policies)
+        data = encode_entry(
+            Entry(
+                v=WIRE_VERSION,
+                run="digits",
+                n=len(self.entries),
+                t=self.t,
+                at=AT,
+                by="ctl",
+                epoch=before.epoch if isinstance(before, RunState) else 1,
+                cursor=("inbox", len(self.entries)),
+                inputs=inputs,
+                transitions=decision.transitions,
+                prev=hash_entry(self.bytes[-1]) if self.bytes else GENESIS,
+            )
+        )
+        entry = decode_entry(data)
+        self.entries.append(entry)
+        self.bytes.append(data)
+        self._state = fold(before, entry)
+        self.said, self.wake_at = entry.transitions, decision.wake_at
+        assert all(said.reason for said in self.said), "a transition without a reason"
+        assert not decide(self.state, (), self.t, self.policies).transitions, "deciding twice changes something"
+        return self
+
+    # --- who speaks
+
+    def join(self, *sources: str, boot: str = "b1") -> Run:
+        """Let sources ask for an incarnation."""
+        for source in sources:
+            self.numbers[source] = 0
+        return self.says(*(Join(id=f"{source}-{boot}", source=source, boot=f"{source}-{boot}") for source in sources))
+
+    def number(self, fact: FactT) -> FactT:
+        """Give a fact its source's next number and present incarnation."""
+        self.numbers[fact.source] = self.numbers.get(fact.source, 0) + 1
+        source = self.state.sources.get(fact.source)
+        incarnation = source.incarnation if source is not None else 1
+        return replace(fact, incarnation=incarnation, number=self.numbers[fact.source])
+
+    def _of(self, attempt: int | None) -> int:
+        return self.state.attempt if attempt is None else attempt
+
+    # --- the supervisor
+
+    def queued(self, ahead: int = 0, free: int = 0, needed: int = 2) -> Queued:
+        return self.number(Queued(**self._by_pool(), ahead=ahead, free=free, needed=needed))
+
+    def placed(self, *slots: int, attempt: int | None = None) -> Placed:
+        """So many slots on each node; without numbers, the ranks spread evenly."""
+        size, nodes = self.group.num_workers, len(self.nodes)
+        each = slots or tuple(size // nodes + (i < size % nodes) for i in range(nodes))
+        offers = tuple(PlaceOffer(node=node, slots=count) for node, count in zip(self.nodes, each, strict=False))
+        return self.number(Placed(**self._by_pool(attempt), places=offers))
+
+    def placement_failed(self, *, never: bool = False, reason: str = "no room") -> PlacementFailed:
+        verdict = "never" if never else "busy"
+        return self.number(PlacementFailed(**self._by_pool(), verdict=verdict, reason=reason))
+
+    def runner_lost(self, node: str = "local", attempt: int | None = None, signal: int | None = 9) -> RunnerLost:
+        return self.number(RunnerLost(**self._by_pool(attempt), node=node, signal=signal))
+
+    def capacity(self, **slots: int) -> CapacityChanged:
+        return self.number(CapacityChanged(**self._by_pool(), slots={k.replace("_", "-"): v for k, v in slots.items()}))
+
+    def noticed(self, *nodes: str, within_s: float | None = 30.0, reason: str = "") -> PreemptionNoticed:
+        return self.number(PreemptionNoticed(**self._by_pool(), nodes=nodes, within_s=within_s, reason=reason))
+
+    def cancelled(self, *nodes: str) -> PreemptionCancelled:
+        return self.number(PreemptionCancelled(**self._by_pool(), nodes=nodes))
+
+    def released(self, attempt: int | None = None) -> Released:
+        return self.number(Released(**self._by_pool(attempt)))
+
+    def _by_pool(self, attempt: int | None = None) -> Said:
+        return {"source": POOL, "incarnation": 0, "number": 0, "attempt": self._of(attempt)}
+
+    # --- runners
+
+    def ready(self, node: str = "local", port: int = 4711, offset_s: float = 0.0) -> RunnerReady:
+        base = self._by(node, None)
+        return self.number(
+            RunnerReady(**base, node=node, addr="127.0.0.1", port=port, clock_s=self.clock_s, clock_offset_s=offset_s)
+        )
+
+    def started(self, rank: int, *, attempt: int | None = None, life: int = 1, next_port: int = 4712) -> RankStarted:
+        base = self._by(self.node_of(rank), attempt)
+        return self.number(RankStarted(**base, rank=rank, life=life, pid=100 + rank, next_port=next_port))
+
+    def reported(self, rank: int, index: int, *, attempt: int | None = None, loss: float = 1.0) -> Reported:
+        base = self._by(self.node_of(rank), attempt)
+        metrics = {"loss": loss} if rank == 0 else None
+        return self.number(Reported(**base, rank=rank, life=1, index=index, step=index * 10, metrics=metrics))
+
+    def returned(self, rank: int, value: int = 7) -> RankReturned:
+        base = self._by(self.node_of(rank), None)
+        return self.number(RankReturned(**base, rank=rank, life=1, reports=0, value=value))
+
+    def failed(
+        self,
+        rank: int,
+        message: str = "boom",
+        kind: FailureKind = "user",
+        *,
+        attempt: int | None = None,
+        ago_s: float = 0.0,
+    ) -> RankFailed:
+        base = self._by(self.node_of(rank), attempt)
+        clock_s = self.clock_s - ago_s
+        return self.number(RankFailed(**base, rank=rank, life=1, error=error(message, kind), clock_s=clock_s))
+
+    def exited(
+        self,
+        rank: int,
+        code: int | None = None,
+        *,
+        signal: int | None = None,
+        asked: bool = False,
+        oom: bool = False,
+        attempt: int | None = None,
+        last_lines: str = "",
+    ) -> RankExited:
+        base = self._by(self.node_of(rank), attempt)
+        return self.number(
+            RankExited(
+                **base,
+                rank=rank,
+                life=1,
+                exit_code=code,
+                signal=signal,
+                asked=asked,
+                oom=oom,
+                clock_s=self.clock_s,
+                last_lines=last_lines,
+            )
+        )
+
+    @property
+    def clock_s(self) -> float:
+        """What the sources' own clocks say."""
+        return CLOCK_S + self.t
+
+    def node_of(self, rank: int) -> str:
+        """The node of a rank; of none, the first."""
+        ranks = self.group.ranks
+        return ranks[rank].node if 0 <= rank < len(ranks) else self.nodes[0]
+
+    def _by(self, source: str, attempt: int | None) -> Said:
+        return {"source": source, "incarnation": 0, "number": 0, "attempt": self._of(attempt)}
+
+    # --- whole stretches
+
+    def places(self) -> Run:
+        """Let the group be placed."""
+        return self.says(self.placed())
+
+    def lays_out(self) -> Run:
+        """Let the group be placed and every runner be ready."""
+        self.places()
+        return self.says(*(self.ready(node) for node in self.nodes))
+
+    def starts(self) -> Run:
+        """Let every rank of a group that is laid out start."""
+        return self.says(*(self.started(rank.rank) for rank in self.group.ranks))
+
+    def running(self) -> Run:
+        """Let the group be placed, laid out and started."""
+        return self.lays_out().starts()
+
+    def finishing(self) -> Run:
+        """Let every rank return."""
+        return self.says(*(self.returned(rank.rank) for rank in self.group.ranks))
