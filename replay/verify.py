@@ -72,9 +72,9 @@ class VerifyReport(Document, frozen=True, kw_only=True):
         return 1 if self.outcome in ("diverges", "stopped") or (strict and self.divergences) else 0
 
 
-def present_decider() -> Decider:
-    """Return who decides here: this version of runfold with the default policies, as `ControllerChanged` names it."""
-    return Decider(version=version("runfold"))
+def present_decider(policies: Policies = DEFAULT) -> Decider:
+    """Return who decides here: this version of runfold with these policies, as `ControllerChanged` names it."""
+    return Decider(version=version("runfold"), policies=policies.names)
 
 
 def verify(history: History, policies: Policies = DEFAULT, decider: Decider | None = None) -> VerifyReport:
@@ -83,7 +83,7 @@ def verify(history: History, policies: Policies = DEFAULT, decider: Decider | No
     Stops at the first divergence of the same decider. Raises `CannotRead` when there is no entry.
     """
     head = history.head
-    decider = decider or present_decider()
+    decider = decider or present_decider(policies)
     state: RunState | None = None
     wrote: Decider | None = None
     found: list[Divergence] = []

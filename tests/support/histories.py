@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 from itertools import count
 from typing import TypedDict
 
 from runfold.controller.decide import decide
 from runfold.events.base import Json, Origin
-from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
+from runfold.events.conclusions import ControllerStarted, JobTaken
 from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.entry import GENESIS, AnyInput, Entry, encode_entry, hash_entry
 from runfold.events.facts import (
@@ -33,10 +32,11 @@ from runfold.events.state import RunState, Unborn
 from runfold.events.transitions import AnyTransition
 from runfold.replay.export import export_lines
 from runfold.replay.history import History, Raw, Where, link_up
+from runfold.replay.verify import present_decider
 
 RUN = "digits-7k2"
 START = datetime(2026, 11, 30, 5, 35, tzinfo=UTC)
-DECIDER = Decider(version=version("runfold"))
+DECIDER = present_decider()
 JOB = Job(
     id=RUN,
     name="digits",
