@@ -13,7 +13,7 @@ from runfold.controller.config import ControllerConfig
 from runfold.controller.main import serve
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Entry, decode_entry
-from runfold.events.facts import AnyFact, FactMessage
+from runfold.events.facts import AnyFact, Fact, FactMessage
 from runfold.events.job import Job, encode_job
 from runfold.events.nats.cells import Cells, assignment_cells, status_cells
 from runfold.events.nats.connection import Connection
@@ -26,6 +26,7 @@ from runfold.events.status import Status
 from support.broker import ANSWER_TIMEOUT_S, BrokerForTest
 from support.waiting import until
 
+F = TypeVar("F", bound=Fact)
 T = TypeVar("T")
 
 
@@ -176,11 +177,11 @@ class Voice:
         self.incarnation = next(given.incarnation for given in shown.joined if given.source == self.source)
         self.number = 0
 
-    def next(self, kind: type[T], attempt: int = 1, **fields: object) -> T:
+    def next(self, kind: type[F], attempt: int = 1, **fields: object) -> F:
         """Make the next fact."""
         self.number += 1
         base = {"source": self.source, "incarnation": self.incarnation, "number": self.number, "attempt": attempt}
-        return msgspec.convert({"kind": kind.__struct_config__.tag, **base, **fields}, kind)  # type: ignore[attr-defined]  # every fact is a struct
+        return msgspec.convert({"kind": kind.__struct_config__.tag, **base, **fields}, kind)
 
     async def say(self, *facts: AnyFact, attempt: int = 1) -> int:
         """Publish facts in one message."""

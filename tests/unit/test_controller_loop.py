@@ -1,0 +1,376 @@
+"""The loop of a run, in memory and virtual time: write-ahead, one writer, batching, isolation."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+
+import msgspec
+import pytest
+
+from runfold.controller.decide import decide
+from runfold.controller.decision import Decision
+from runfold.events.assignment import Assignment
+from runfold.events.beats import Folded
+from runfold.events.entry import AnyInput, Entry, Head, decode_entry, hash_entry
+from runfold.events.facts import RankStarted, Reported
+from runfold.events.fold import fold_all
+from runfold.events.job import encode_job
+from runfold.events.limits import ENTRY_MAX_BYTES, INPUTS_PER_TURN_MAX
+from runfold.events.memory import FaultKind
+from runfold.events.state import AnyState
+from runfold.events.status import Status
+from support.hosting import Group, assignment, hosting, job, shown, status, taken
+from support.memory_ports import Happened, MemoryRun, MemoryWorld
+from support.virtual import run_virtual
+from support.waiting import until
+
+
+def run(story: Coroutine[None, None, None]) -> None:
+    run_virtual(story)
+
+
+def heads_acknowledged(happened: Happened) -> None:
+    """Write-ahead: whatever was shown was made of an entry acknowledged before it (promise 2)."""
+    heads: set[tuple[int, str]] = set()
+    for what, data in happened.told:
+        if what == "entry":
+            entry = decode_entry(data)
+            heads.add((entry.n, hash_entry(data)))
+        elif what == "assignment":
+            made_of = msgspec.json.decode(data, type=Assignment)
+            assert (made_of.n, made_of.hash) in heads
+        elif what == "status":
+            head = msgspec.json.decode(data, type=Status).head
+            assert (head.n, head.hash) in heads
+        else:
+            assert msgspec.json.decode(data, type=Folded).n in {n for n, _ in heads}
+
+
+def chained(world: MemoryRun) -> list[Entry]:
+    """Return the entries, once sure that each links to the one before and that time does not run back."""
+    entries = world.log.entries
+    for before, after, data in zip(entries, entries[1:], world.log.log.messages, strict=False):
+        assert after.prev == hash_entry(data)
+        assert (after.n, after.t >= before.t) == (before.n + 1, True)
+    return entries
+
+
+def test_a_run_from_its_job_to_its_end() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            group.reports(3)
+            await group.finishes()
+            final = await shown(one, lambda now: now.terminal)
+            assert final.state == "finished"
+            await until(lambda: not world.owners.values)
+        assert world.jobs.acked == [1]
+        assert final.head == Head(n=chained(one)[-1].n, hash=hash_entry(one.log.log.messages[-1]))
+        assert one.inbox.purged_up_to == one.inbox.last_sequence
+        heads_acknowledged(one.happened)
+
+    run(story())
+
+
+def test_nothing_is_shown_before_its_entry_is_acknowledged() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        one = world.of("digits-1")
+        one.log.gate.clear()
+        async with hosting(world):
+            world.jobs.publish(encode_job(job()))
+            await until(lambda: bool(one.log.log.messages))
+            await asyncio.sleep(60)
+            assert one.happened.told == []
+            assert world.jobs.acked == []
+            one.log.gate.set()
+            await until(lambda: one.assignment.data is not None)
+            await until(lambda: world.jobs.acked == [1])
+        heads_acknowledged(one.happened)
+
+    run(story())
+
+
+@pytest.mark.parametrize("fault", ["mute", "deaf", "full"])
+def test_an_append_without_an_answer_is_repeated_byte_for_byte(fault: FaultKind) -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        one = world.of("digits-1")
+        one.log.plan = dict.fromkeys(range(5), fault)
+        async with hosting(world):
+            await taken(world, job())
+        assert len(set(one.log.tried[:6])) == 1
+        assert len(chained(one)) == 1
+        heads_acknowledged(one.happened)
+
+    run(story())
+
+
+def test_nothing_is_decided_while_an_append_is_open_and_nothing_is_lost() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            tried = len(one.log.tried)
+            one.log.plan = dict.fromkeys(range(tried, tried + 20), "mute")
+            group.reports(2)
+            group.fails()
+            await until(lambda: len(one.log.tried) >= tried + 20)
+            assert len(set(one.log.tried[tried : tried + 20])) == 1
+            await group.starts(2)
+            assert status(one).budgets["worker"].spent == 1
+        assert fold_all(chained(one)).reports == 2
+
+    run(story())
+
+
+def test_a_controller_that_is_fenced_drops_the_run_in_the_same_turn() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world) as hosted:
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            entries = chained(one)
+            rival = msgspec.structs.replace(
+                entries[-1], n=entries[-1].n + 1, prev=hash_entry(one.log.log.messages[-1]), by="ctl-9", inputs=()
+            )
+            world.store.put("digits-1", msgspec.json.encode(msgspec.structs.replace(rival, transitions=())))
+            told = len(one.happened.told)
+            group.fails()
+            await until(lambda: not any(task.get_name() == "run digits-1" for task in asyncio.all_tasks()))
+            assert len(one.happened.told) == told
+            assert one.log.entries[-1].by == "ctl-9"
+            assert world.owners.values == {"digits-1": "ctl-0"}
+            other = await taken(world, job("digits-2"))
+            assert assignment(other).want == "place"
+            assert not hosted.task.done()
+
+    run(story())
+
+
+def test_a_stray_message_on_the_log_is_stepped_over() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            world.store.put("digits-1", b"stray \x1b[31m")
+            await Group(one).trains()
+        world.store.put("digits-1", b"{}")
+        async with hosting(world):
+            await shown(one, lambda now: now.epoch == 2)
+        entries = [decode_entry(data) for data in one.log.log.messages if data.startswith(b'{"v"')]
+        assert [entry.n for entry in entries] == list(range(len(entries)))
+
+    run(story())
+
+
+def test_a_log_shorter_than_acknowledged_is_quarantined_and_keeps_its_assignment() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            before = one.assignment.data
+            world.store.cut(2)
+            group.fails()
+            marked = await shown(one, lambda now: now.quarantined is not None)
+            assert marked.state == "running"
+            assert "the log ends at sequence 2" in (marked.quarantined or "")
+            assert one.assignment.data == before
+            assert len(one.log.log.messages) == 2
+            assert (await taken(world, job("digits-2"))).assignment.data is not None
+
+    run(story())
+
+
+def test_an_error_in_one_runs_loop_is_shown_and_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(state: AnyState, inputs: Sequence[AnyInput], t: float) -> Decision:
+        if any(isinstance(item, Reported) and item.index == 1 for item in inputs):
+            raise RuntimeError("a bug\nforged line")
+        return decide(state, inputs, t)
+
+    monkeypatch.setattr("runfold.controller.compose.decide", broken)
+
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            ill, well = Group(await taken(world, job("ill"))), Group(await taken(world, job("well")))
+            await ill.trains()
+            await well.trains()
+            ill.reports(2)
+            marked = await shown(ill.run, lambda now: now.quarantined is not None)
+            assert "RuntimeError: a bug\\nforged line" in (marked.quarantined or "")
+            assert assignment(ill.run).want == "train"
+            well.reports(1)
+            await well.finishes()
+            assert world.owners.values == {"ill": "ctl-0"}
+
+    run(story())
+
+
+def test_reports_are_batched_and_a_decision_takes_them_along_at_once() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            before = len(one.log.entries)
+            group.reports(100)
+            await shown(one, lambda now: now.ranks[0].index == 99)
+            assert len(one.log.entries) == before + 1
+            started_s = asyncio.get_running_loop().time()
+            group.reports(3)
+            group.fails()
+            await until(lambda: len(one.log.entries) > before + 1)
+            assert asyncio.get_running_loop().time() - started_s < 0.1
+            kinds = [type(item).__name__ for item in one.log.entries[before + 1].inputs]
+            assert kinds == ["Reported"] * 3 + ["RankFailed"]
+
+    run(story())
+
+
+def test_a_turn_is_bounded_in_inputs() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            count = 3 * INPUTS_PER_TURN_MAX + 7
+            group.runner.say(
+                *[group.runner.fact(Reported, rank=0, life=1, index=index, step=index) for index in range(count)]
+            )
+            await shown(one, lambda now: now.ranks[0].index == count - 1)
+            assert all(len(entry.inputs) <= INPUTS_PER_TURN_MAX for entry in one.log.entries)
+        assert fold_all(chained(one)).reports == count
+
+    run(story())
+
+
+def test_an_entry_is_bounded_in_bytes() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            for index in range(24):
+                group.runner.say(
+                    group.runner.fact(Reported, rank=0, life=1, index=index, metrics={"text": "x" * 200_000})
+                )
+            await shown(one, lambda now: now.ranks[0].index == 23)
+            assert all(len(data) <= ENTRY_MAX_BYTES for data in one.log.log.messages)
+        assert fold_all(chained(one)).reports == 24
+
+    run(story())
+
+
+def test_repeats_and_gaps_are_not_logged_and_the_source_is_told() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            group.reports(2)
+            await shown(one, lambda now: now.ranks[0].index == 1)
+            count, folded = len(one.log.entries), len(one.happened.of("folded"))
+            for subject, data in group.runner.said:
+                one.inbox.publish(subject, data)
+            held_back = group.runner.fact(Reported, rank=0, life=1, index=2)
+            group.runner.say(group.runner.fact(Reported, rank=0, life=1, index=3))
+            await until(lambda: len(one.happened.of("folded")) > folded)
+            said = msgspec.json.decode(one.happened.of("folded")[-1], type=Folded)
+            assert said.folded["local"] == held_back.number - 1
+            assert len(one.log.entries) == count
+            group.runner.say(held_back)
+            group.runner.say(msgspec.structs.replace(held_back, number=held_back.number + 1, index=3))
+            await shown(one, lambda now: now.ranks[0].index == 3)
+        assert fold_all(chained(one)).reports == 4
+
+    run(story())
+
+
+def test_strangers_and_nonsense_are_counted_and_change_nothing() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            before = one.assignment.data
+            for k in range(1000):
+                one.inbox.publish("fact.1.local", b"\x00 nonsense %d" % k)
+            started = group.runner.fact(RankStarted, rank=0, life=1, pid=1)
+            group.runner.number -= 1
+            stranger = msgspec.structs.replace(started, source="stranger")
+            one.inbox.publish(
+                "fact.1.stranger",
+                msgspec.json.encode({"run": "digits-1", "facts": [stranger], "v": 1, "kind": "facts"}),
+            )
+            group.runner.say(group.runner.fact(Reported, rank=99, life=1, index=0))
+            group.runner.say(group.runner.fact(Reported, 7, rank=0, life=1, index=0))
+            now = await shown(one, lambda now: now.dropped.foreign == 3)
+            assert now.dropped.malformed == 1000
+            assert now.state == "running"
+            assert one.assignment.data == before
+            await group.finishes()
+
+    run(story())
+
+
+def test_an_assignment_is_published_only_when_it_changed() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            writes = one.assignment.writes_count
+            for _ in range(5):
+                group.reports(10)
+                await asyncio.sleep(2)
+            assert one.assignment.writes_count == writes
+            assert one.status.writes_count > 5
+
+    run(story())
+
+
+def test_a_woken_controller_does_not_replace_a_newer_assignment() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            newer = msgspec.structs.replace(assignment(one), epoch=9)
+            one.assignment.put(msgspec.json.encode(newer))
+            group = Group(one)
+            one.inbox.publish("request.join", b'{"id": "p", "source": "pool-local", "boot": "p"}')
+            await shown(one, lambda now: now.head.n == 1)
+            await asyncio.sleep(5)
+            assert assignment(group.run).epoch == 9
+
+    run(story())
+
+
+def test_a_broker_that_is_away_delays_what_is_shown() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            one.assignment.away, one.status.away = 7, 9
+            group = Group(one)
+            await group.trains()
+            await group.finishes()
+            await shown(one, lambda now: now.terminal)
+        heads_acknowledged(one.happened)
+
+    run(story())
