@@ -68,12 +68,6 @@ class RawClient(Protocol):
         """Send a message."""
         ...
 
-    async def request(
-        self, subject: str, payload: bytes = b"", timeout: float = 0.5, *, headers: dict[str, str] | None = None
-    ) -> RawMessage:
-        """Send a message and wait for one answer."""
-        ...
-
     async def subscribe(
         self,
         subject: str,
@@ -87,10 +81,6 @@ class RawClient(Protocol):
 
     async def flush(self, timeout: int = 10) -> None:
         """Wait until the server has seen everything said so far."""
-        ...
-
-    async def drain(self) -> None:
-        """Hear out what has arrived, send what is queued, close."""
         ...
 
     async def close(self) -> None:

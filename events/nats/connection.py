@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from typing import TYPE_CHECKING, Final, cast
 
 from nats.aio.client import Client
 from nats.errors import (
     ConnectionClosedError,
-    NoRespondersError,
     OutboundBufferLimitError,
     SlowConsumerError,
 )
 from nats.errors import Error as NatsError
-from nats.errors import TimeoutError as NatsTimeoutError
 
 from runfold.events.nats.errors import BrokerClosed, BrokerUnreachable, Unanswered
 from runfold.events.nats.files import without_credentials
@@ -37,6 +36,8 @@ PENDING_NONE: Final = -1
 SUBSCRIPTION_MESSAGES_MAX: Final = 65_536
 SUBSCRIPTION_MAX_BYTES: Final = 64 * 1024 * 1024
 
+_NO_RESPONDERS: Final = "503"
+
 
 class Connection:
     """One connection; made by `connect`, closed by `close`.
@@ -58,6 +59,11 @@ class Connection:
         self._up = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self._raw_client = Client()
+        self._subscriptions: set[RawSubscription] = set()
+        self._answers = f"{role.inbox}.{secrets.token_hex(11)}"
+        self._answers_heard = False
+        self._waiting: dict[str, asyncio.Future[RawMessage | None]] = {}
+        self._requests_count = 0
 
     @property
     def raw(self) -> RawClient:
@@ -115,27 +121,43 @@ class Connection:
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> RawMessage:
-        """Say something and wait for its one answer.
+        """Say something and wait for its one answer; a lost connection ends the wait at once.
 
         Raises:
             Unanswered: no answer in time, nobody there to answer, or the server is away.
             BrokerClosed: the connection was closed.
         """
+        if not self._answers_heard:
+            self._answers_heard = True  # before the await: a second caller must not listen again
+            await self.subscribe(f"{self._answers}.*", self._answered)
+        self._requests_count += 1
+        reply = f"{self._answers}.{self._requests_count}"
+        answer: asyncio.Future[RawMessage | None] = asyncio.get_running_loop().create_future()
+        self._waiting[reply] = answer
         try:
-            return await self.raw.request(subject, data, timeout_s, headers=dict(headers) if headers else None)
-        except NatsTimeoutError:
+            await self.publish(subject, data, headers, reply=reply)
+            message = await asyncio.wait_for(answer, timeout_s)
+        except TimeoutError:
             raise Unanswered(subject, f"no answer within {timeout_s:g} s") from None
-        except NoRespondersError:
-            raise Unanswered(subject, "nobody there answers it") from None
-        except OutboundBufferLimitError:
-            raise Unanswered(subject, "the connection is down") from None
-        except ConnectionClosedError:
-            raise BrokerClosed(f"the connection {self.name!r} is closed") from None
+        finally:
+            del self._waiting[reply]
+        if message is None:
+            if self.is_closed:
+                raise BrokerClosed(f"the connection {self.name!r} is closed")
+            raise Unanswered(subject, "the connection was lost")
+        if not message.data and message.headers and message.headers.get("Status") == _NO_RESPONDERS:
+            raise Unanswered(subject, "nobody there answers it")
+        return message
+
+    async def _answered(self, message: RawMessage) -> None:
+        answer = self._waiting.get(message.subject)
+        if answer is not None and not answer.done():
+            answer.set_result(message)
 
     async def subscribe(self, subject: str, callback: Callable[[RawMessage], Awaitable[None]]) -> RawSubscription:
         """Call back with each message on a subject; what cannot be taken in time is dropped and counted."""
         try:
-            return await self.raw.subscribe(
+            subscription = await self.raw.subscribe(
                 subject,
                 cb=callback,
                 pending_msgs_limit=SUBSCRIPTION_MESSAGES_MAX,
@@ -143,12 +165,15 @@ class Connection:
             )
         except ConnectionClosedError:
             raise BrokerClosed(f"the connection {self.name!r} is closed") from None
+        self._subscriptions.add(subscription)
+        return subscription
 
     async def unsubscribe(self, subscription: RawSubscription) -> None:
         """End a subscription; nothing happens when the connection is gone already."""
+        self._subscriptions.discard(subscription)
         try:
             await subscription.unsubscribe()
-        except NatsError:
+        except (NatsError, OSError):
             pass
 
     async def ready(self, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
@@ -163,16 +188,20 @@ class Connection:
             raise Unanswered("PING", f"no answer within {timeout_s:g} s") from None
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Send what is queued, then close; at most `timeout_s` when the server does not take it."""
+        """Send what is queued, then close; at most `timeout_s` for each when the server does not take it."""
         try:
             if self.raw.is_connected:
                 await asyncio.wait_for(self.raw.flush(), timeout_s)
-        except (TimeoutError, NatsError):
+        except (TimeoutError, NatsError, OSError):
             pass
+        # One by one: while the server is away nats-py's own close fails before it comes to them.
+        for subscription in tuple(self._subscriptions):
+            await self.unsubscribe(subscription)
         try:
             await asyncio.wait_for(self.raw.close(), timeout_s)
-        except (TimeoutError, NatsError):
+        except (TimeoutError, NatsError, OSError):
             pass
+        await self.ended()
 
     # What nats-py calls back.
 
@@ -187,6 +216,7 @@ class Connection:
     async def lost(self) -> None:
         """Note that the server is away."""
         self._up.clear()
+        self._give_up_waiting()
         self._tell()
 
     async def found(self) -> None:
@@ -198,7 +228,13 @@ class Connection:
     async def ended(self) -> None:
         """Note that nothing more comes; whoever waits is woken and finds it closed."""
         self._up.set()
+        self._give_up_waiting()
         self._tell()
+
+    def _give_up_waiting(self) -> None:
+        for answer in self._waiting.values():
+            if not answer.done():
+                answer.set_result(None)
 
     def _tell(self) -> None:
         for listener in tuple(self._listeners):

@@ -12,6 +12,7 @@ from runfold.events.nats.names import Names
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
 from runfold.events.nats.streams import check, ensure_leases, leases_config, provision, stream_configs
 from support.broker import ANSWER_TIMEOUT_S
+from support.waiting import until
 
 if TYPE_CHECKING:
     from support.broker import BrokerForTest
@@ -115,7 +116,7 @@ async def test_streams_survive_a_killed_server_and_leases_are_made_anew(broker: 
     assert isinstance(stored, Acked)
     broker.kill()
     broker.restart()
-    assert await admin.connection.wait_up(ANSWER_TIMEOUT_S)
+    await until(lambda: admin.connection.generation == 1)
     await check(admin, names)
     found = await admin.last_message(names.log, names.subjects.log("r"))
     assert found is not None
