@@ -82,14 +82,33 @@ def _is_user_frame(frame: traceback.FrameSummary) -> bool:
 def _keep_user_frames(trace: traceback.TracebackException) -> None:
     """Take runfold's and the import system's frames out, of the error and of all it is chained to."""
     seen: set[int] = set()
+    here = _here()
     waiting: list[traceback.TracebackException | None] = [trace]
     while waiting:
         one = waiting.pop()
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        one.stack = traceback.StackSummary.from_list([frame for frame in one.stack if _is_user_frame(frame)])
+        one.stack = traceback.StackSummary.from_list(
+            [_named(frame, here) for frame in one.stack if _is_user_frame(frame)]
+        )
         waiting += [one.__cause__, one.__context__, *(one.exceptions or ())]
+
+
+def _here() -> str:
+    """Return the working directory with a separator behind it; nothing that a file begins with when it is gone."""
+    try:
+        return str(Path.cwd()) + os.sep
+    except OSError:
+        return "\0"
+
+
+def _named(frame: traceback.FrameSummary, here: str) -> traceback.FrameSummary:
+    """Name a file under the working directory as seen from there: logs are read on other machines, and kept."""
+    if frame.filename.startswith(here):
+        _ = frame.line  # read, and kept, while the name still leads to the file
+        frame.filename = frame.filename.removeprefix(here)
+    return frame
 
 
 def _where(trace: traceback.TracebackException) -> str | None:
