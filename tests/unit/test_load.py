@@ -137,10 +137,11 @@ def test_a_chain_is_told_whole_and_every_text_is_bounded() -> None:
 def test_files_of_the_working_directory_are_named_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Path(__file__)
     monkeypatch.chdir(here.parents[1])
-    info, _ = describe(raised_by(lambda: {}["x"]))
+    nothing: dict[str, int] = {}
+    info, _ = describe(raised_by(lambda: nothing["x"]))
     assert (info.where or "").startswith(f"unit/{here.name}:")
     assert f'File "unit/{here.name}"' in (info.traceback or "")
-    assert '{}["x"]' in (info.traceback or "")
+    assert 'nothing["x"]' in (info.traceback or "")
 
 
 def test_endless_recursion_is_told() -> None:
