@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import cloudpickle
@@ -18,7 +19,6 @@ from runfold.workers.load import framework_versions, load_entrypoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(autouse=True)
