@@ -59,6 +59,8 @@ def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     for setback in story.setbacks:
         yield from _setback(setback, look)
     yield from _field("budgets", "; ".join(map(_budget, story.budgets)), look)
+    for warning in story.warnings:
+        yield from _field("warning", safe(warning), look, "yellow")
     if story.skipped:
         skipped = f"{_count(story.skipped, 'message')}, no entries of this run; audit names them"
         yield from _field("skipped", skipped, look, "yellow")
@@ -103,7 +105,7 @@ def _row(row: Row, before: Row | None, look: Look) -> Iterator[str]:
         reason = reason[len(what) :]
     elif reason:
         reason = f": {reason}"
-    text = f"{_painted(row, what, look)}{reason}"
+    text = f"{'  after it: ' if row.collateral else ''}{_painted(row, what, look)}{reason}"
     if row.cause is not None:
         text += "  " + look.paint(f"← {_pointed(row.cause, row.n)}".replace(" ", _KEPT), "dim")
     yield from _wrapped(front, text, look)
@@ -120,7 +122,7 @@ def _painted(row: Row, what: str, look: Look) -> str:
 
 def _below(row: Row, look: Look) -> Iterator[str]:
     """Yield what stands below a row: a traceback in the user's frames, the last lines of output."""
-    if row.error is not None:
+    if row.error is not None and (look.full or not row.collateral):
         if row.error.traceback:
             yield from _block(row.error.traceback, TRACEBACK_LINES_MAX_COUNT, look)
         elif row.error.where:

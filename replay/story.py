@@ -57,6 +57,7 @@ class Story(Document, frozen=True, kw_only=True):
     reports: int
     setbacks: tuple[Setback, ...]
     budgets: tuple[BudgetLeft, ...]
+    warnings: tuple[str, ...]
     entries: int
     skipped: int
     trouble: str
@@ -77,6 +78,7 @@ class _Told:
         self.attempts = self.num_workers = 0
         self.setbacks: list[Setback] = []
         self.spent: dict[Budget, int] = {}
+        self.warnings: tuple[str, ...] = ()
 
 
 def story(history: History) -> Story:
@@ -88,8 +90,9 @@ def story(history: History) -> Story:
         reports += sum(1 for item in entry.inputs if item.__struct_config__.tag == "reported")
         for transition in entry.transitions:
             match transition:
-                case RunAccepted(job=job):
+                case RunAccepted(job=job, warnings=warnings):
                     told.name, told.entrypoint, told.failure = job.name or "", job.entrypoint, job.failure
+                    told.warnings = warnings
                 case StateChanged(to_state=state, reason=reason):
                     told.state, told.reason = state, reason
                 case AttemptStarted(attempt=attempt, num_workers=workers):
@@ -114,6 +117,7 @@ def story(history: History) -> Story:
         reports=reports,
         setbacks=tuple(told.setbacks),
         budgets=_budgets(told),
+        warnings=told.warnings,
         entries=len(history.links),
         skipped=len(history.strays),
         trouble=history.trouble,

@@ -50,6 +50,7 @@ class Row(Document, frozen=True, kw_only=True):
 
     `gap_s`: since the row before. `kind`: the wire name of the input or transition, `reports` for a stretch of them.
     `before` and `after`: for a change of state only. `count`: how many inputs it stands for.
+    `collateral`: a failure of an attempt whose first cause is another one.
     """
 
     n: int
@@ -69,6 +70,7 @@ class Row(Document, frozen=True, kw_only=True):
     attempt: int | None = None
     ranks: tuple[int, ...] = ()
     count: int = 1
+    collateral: bool = False
 
 
 class Timeline(Document, frozen=True, kw_only=True):
@@ -95,13 +97,14 @@ def timeline(history: History) -> Timeline:
 def _rows(entries: Sequence[Entry]) -> Iterator[Row | _Stretch]:
     stretch: _Stretch | None = None
     told: set[tuple[int, int]] = set()
+    first = _first_causes(entries)
     for entry in entries:
         for item in entry.inputs:
             if isinstance(item, Reported):
                 stretch = stretch or _Stretch(entry)
                 stretch.add(entry, item)
                 continue
-            row = _input_row(entry, item, told)
+            row = _input_row(entry, item, told, first)
             if row is not None:
                 if stretch is not None:
                     yield stretch
@@ -154,15 +157,26 @@ class _Stretch:
         )
 
 
-def _input_row(entry: Entry, item: AnyInput, told: set[tuple[int, int]]) -> Row | None:
+def _first_causes(entries: Sequence[Entry]) -> dict[int, int | None]:
+    """Return the rank that failed first in each attempt that failed; None for a failure of no rank."""
+    return {
+        item.failure.attempt: item.failure.rank
+        for entry in entries
+        for item in entry.transitions
+        if isinstance(item, FailureDecided | FirstCauseRevised)
+    }
+
+
+def _input_row(entry: Entry, item: AnyInput, told: set[tuple[int, int]], first: dict[int, int | None]) -> Row | None:
     if isinstance(item, _SAID_BY_TRANSITION):
         return None
     what, more = input_words(item)
     rank: int | None = getattr(item, "rank", None)
     attempt = item.attempt if isinstance(item, Fact) else None
     error: RowError | None = None
-    output = ""
+    output, collateral = "", False
     if isinstance(item, RankFailed):
+        collateral = first.get(item.attempt, item.rank) != item.rank
         error = row_error(item.error, item.rank, item.source)
         told.add((item.attempt, item.rank))
     elif isinstance(item, RankExited) and not (item.asked or item.returned or (item.attempt, item.rank) in told):
@@ -173,6 +187,7 @@ def _input_row(entry: Entry, item: AnyInput, told: set[tuple[int, int]]) -> Row 
         ranks=() if rank is None else (rank,),
         error=error,
         output=output,
+        collateral=collateral,
     )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from runfold.replay.errors import CannotRead
 from runfold.replay.story import story
-from support.histories import errored_run, failing_run, finished_run, history
+from support.histories import Voice, beginning, decided, errored_run, failing_run, finished_run, history
 
 
 def test_a_run_that_was_tried_again_tells_why() -> None:
@@ -35,6 +36,14 @@ def test_a_run_that_ended_in_error_tells_every_failure() -> None:
 def test_a_run_that_goes_on_has_not_ended() -> None:
     told = story(history(finished_run()[:8]))
     assert (told.state, told.ended, told.setbacks) == ("running", False, ())
+
+
+def test_warnings_of_the_job_are_told() -> None:
+    pool, node = Voice("pool-local"), Voice("local")
+    steps = beginning(pool, node)
+    t, (taken, started) = steps[0]
+    warned = msgspec.structs.replace(taken, warnings=("RAY_TRAIN_X is set and not read",))
+    assert story(history(decided([(t, [warned, started])]))).warnings == ("RAY_TRAIN_X is set and not read",)
 
 
 def test_nothing_has_no_story() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from runfold.events.facts import RankExited
+from runfold.events.failures import ErrorInfo
 from runfold.replay.escape import to_json
 from runfold.replay.timeline import Row, Timeline, timeline
 from support.histories import Voice, beginning, decided, ending, failing_run, finished_run, history, reports
@@ -83,6 +84,15 @@ def test_the_failure_of_a_rank_without_a_word_stands_in_the_decision() -> None:
     (row,) = of_kind(timeline(history(decided(steps))), "failure_decided")
     assert row.error is not None
     assert (row.error.rank, row.error.kind) == (1, "exit")
+
+
+def test_failures_that_followed_from_the_first_are_marked_as_such() -> None:
+    pool, node = Voice("pool-local"), Voice("local")
+    broken_peer = ErrorInfo(type="CollectivePeerError", message="rank 1 is gone", kind="peer")
+    steps = beginning(pool, node)
+    steps.append((2.0, [node.failed(0, broken_peer), node.failed(1)]))
+    rows = of_kind(timeline(history(decided(steps))), "rank_failed")
+    assert [(row.ranks, row.collateral) for row in rows] == [((0,), True), ((1,), False)]
 
 
 def test_every_row_can_be_read_by_a_program() -> None:
