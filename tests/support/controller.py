@@ -17,6 +17,7 @@ from runfold.events.facts import AnyFact, Fact, FactMessage
 from runfold.events.job import Job, encode_job
 from runfold.events.nats.cells import Cells, assignment_cells, status_cells
 from runfold.events.nats.connection import Connection
+from runfold.events.nats.errors import Unanswered
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.names import Role
 from runfold.events.nats.publish import Acked, publish_acked
@@ -24,7 +25,7 @@ from runfold.events.refusal import JobRefused
 from runfold.events.requests import AnyRequest, Join
 from runfold.events.status import Status
 from support.broker import ANSWER_TIMEOUT_S, BrokerForTest
-from support.waiting import until
+from support.waiting import LOOK_EVERY_S, until
 
 F = TypeVar("F", bound=Fact)
 T = TypeVar("T")
@@ -92,9 +93,9 @@ class Observer:
         data = job if isinstance(job, bytes) else encode_job(job)
         return await self.publish(self.names.subjects.jobs, data)
 
-    async def publish(self, subject: str, data: bytes) -> int:
-        """Publish into a stream and return the sequence."""
-        answer = await publish_acked(self.connection, subject, data, timeout_s=ANSWER_TIMEOUT_S)
+    async def publish(self, subject: str, data: bytes, connection: Connection | None = None) -> int:
+        """Publish into a stream, as this client or over another connection, and return the sequence."""
+        answer = await publish_acked(connection or self.connection, subject, data, timeout_s=ANSWER_TIMEOUT_S)
         if not isinstance(answer, Acked):
             raise AssertionError(f"{subject}: {answer.description}")
         return answer.sequence
@@ -192,7 +193,10 @@ class Voice:
         return await self._publish(self._connection.names.subjects.fact(self._run, attempt, self.source), data)
 
     async def _publish(self, subject: str, data: bytes) -> int:
-        answer = await publish_acked(self._connection, subject, data, timeout_s=ANSWER_TIMEOUT_S)
-        if not isinstance(answer, Acked):
-            raise AssertionError(f"{subject}: {answer.description}")
-        return answer.sequence
+        """Publish the same bytes until they are acknowledged, as a source does."""
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while True:
+                try:
+                    return await self._observer.publish(subject, data, self._connection)
+                except Unanswered:
+                    await asyncio.sleep(LOOK_EVERY_S)

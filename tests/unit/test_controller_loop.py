@@ -274,6 +274,39 @@ def test_an_entry_is_bounded_in_bytes() -> None:
     run(story())
 
 
+def test_an_entry_that_comes_out_too_large_is_made_of_half_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            limit = 2 * max(len(data) for data in one.log.log.messages)
+            monkeypatch.setattr("runfold.controller.loop.ENTRY_MAX_BYTES", limit)
+            group.reports(200)
+            await shown(one, lambda now: now.ranks[0].index == 199)
+            assert all(len(data) <= limit for data in one.log.log.messages)
+            await group.finishes()
+        assert fold_all(chained(one)).reports == 200
+
+    run(story())
+
+
+def test_an_entry_that_can_never_fit_is_a_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            group = Group(one)
+            await group.trains()
+            monkeypatch.setattr("runfold.controller.loop.ENTRY_MAX_BYTES", 100)
+            group.fails()
+            marked = await shown(one, lambda now: now.quarantined is not None)
+            assert "entry_max_bytes (100)" in (marked.quarantined or "")
+
+    run(story())
+
+
 def test_repeats_and_gaps_are_not_logged_and_the_source_is_told() -> None:
     async def story() -> None:
         world = MemoryWorld()
