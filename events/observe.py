@@ -71,8 +71,10 @@ def verdict(state: RunState, item: AnyFact) -> Verdict:
     """Return what becomes of a fact.
 
     `folded`: it counts. `repeat` and `gap`: its number was folded already, or one before it is missing. `stale`: of an
-    older incarnation, or an attempt or life that is over. `foreign`: of a source, attempt or rank that is unknown.
+    older incarnation, or a run, attempt or life that is over. `foreign`: of a source, attempt or rank that is unknown.
     """
+    if state.terminal:
+        return "stale"
     source = state.sources.get(item.source)
     found = numbering(source, source.folded if source is not None else 0, item)
     return found if found != "folded" else standing(state, item)

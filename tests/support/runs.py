@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from runfold.controller.decide import decide
 from runfold.controller.policies import DEFAULT, Policies
 from runfold.controller.timers import due_timers
-from runfold.events.base import WIRE_VERSION
+from runfold.events.base import WIRE_VERSION, Json
 from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
 from runfold.events.config import FailureConfig, ScalingConfig, Timeouts
 from runfold.events.edges import state_name
@@ -235,8 +235,7 @@ class Run:
         return self.number(Placed(**self._by_pool(attempt), places=offers))
 
     def placement_failed(self, *, never: bool = False, reason: str = "no room") -> PlacementFailed:
-        verdict = "never" if never else "busy"
-        return self.number(PlacementFailed(**self._by_pool(), verdict=verdict, reason=reason))
+        return self.number(PlacementFailed(**self._by_pool(), verdict="never" if never else "busy", reason=reason))
 
     def runner_lost(self, node: str = "local", attempt: int | None = None, signal: int | None = 9) -> RunnerLost:
         return self.number(RunnerLost(**self._by_pool(attempt), node=node, signal=signal))
@@ -270,7 +269,7 @@ class Run:
 
     def reported(self, rank: int, index: int, *, attempt: int | None = None, loss: float = 1.0) -> Reported:
         base = self._by(self.node_of(rank), attempt)
-        metrics = {"loss": loss} if rank == 0 else None
+        metrics: dict[str, Json] | None = {"loss": loss} if rank == 0 else None
         return self.number(Reported(**base, rank=rank, life=1, index=index, step=index * 10, metrics=metrics))
 
     def returned(self, rank: int, value: int = 7) -> RankReturned:
