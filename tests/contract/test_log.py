@@ -11,6 +11,7 @@ import pytest_asyncio
 from runfold.events.entry import hash_entry
 from runfold.events.log import Appended, AppendResult, Damaged, Fenced, Log, LogFull, LogUnavailable
 from support.log_rig import Chain, JetStreamRig, LogRig
+from support.memory_rig import MemoryRig
 
 if TYPE_CHECKING:
     from support.broker import BrokerForTest
@@ -19,9 +20,18 @@ OURS, RIVAL = Chain(by="ctl-a"), Chain(by="ctl-b")
 
 
 @pytest_asyncio.fixture
-async def rig(broker: BrokerForTest) -> LogRig:
-    """The implementation under test."""
+async def jetstream(broker: BrokerForTest) -> LogRig:
+    """The log on a real broker."""
     return await JetStreamRig.make(broker)
+
+
+@pytest.fixture(params=["memory", "jetstream"])
+def rig(request: pytest.FixtureRequest) -> LogRig:
+    """The implementation under test."""
+    if request.param == "memory":
+        return MemoryRig()
+    made: LogRig = request.getfixturevalue("jetstream")
+    return made
 
 
 async def append(log: Log, n: int, entry: tuple[bytes, str], last_sequence: int) -> AppendResult:

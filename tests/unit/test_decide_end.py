@@ -9,6 +9,7 @@ from runfold.events.base import Moment
 from runfold.events.conclusions import ControllerStarted, TimerFired
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.edges import IllegalEdge
+from runfold.events.entry import AnyInput
 from runfold.events.evolve import evolve
 from runfold.events.observe import observe, observe_all, verdict
 from runfold.events.requests import AbortRun
@@ -182,7 +183,7 @@ def finished() -> Run:
 
 def test_given_an_end_when_anything_is_said_then_nothing_changes(finished: Run) -> None:
     before = finished.state
-    late = [
+    late: list[AnyInput] = [
         finished.failed(0),
         finished.runner_lost(),
         AbortRun(id="r9"),
