@@ -12,7 +12,7 @@ from runfold.events.edges import IllegalEdge
 from runfold.events.fold import fold
 from runfold.events.state import RunState
 from runfold.replay.errors import BadMoment, CannotRead
-from runfold.replay.history import History
+from runfold.replay.history import History, Link
 
 _NUMBER: Final = re.compile(r"\d{1,15}")
 _CLOCK: Final = re.compile(r"\+?(?=\d)(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s?)?")
@@ -97,6 +97,14 @@ def final_state(history: History) -> Snapshot:
     return state_at(history, AtEntry(n=history.head.n))
 
 
+def _time_of(link: Link) -> datetime:
+    try:
+        at = datetime.fromisoformat(link.entry.at)
+    except ValueError:
+        raise CannotRead(f"entry {link.entry.n} says to be of {link.entry.at!r}, which is no time") from None
+    return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+
 def _entry_at(history: History, moment: When) -> int:
     last = history.links[-1].entry
     match moment:
@@ -108,7 +116,7 @@ def _entry_at(history: History, moment: When) -> int:
             # Entry 0 opens the clock, so there is none before it.
             return max(bisect_right(history.links, t, key=lambda link: link.entry.t) - 1, 0)
         case AtTime(at=at):
-            found = bisect_right(history.links, at, key=lambda link: datetime.fromisoformat(link.entry.at)) - 1
+            found = bisect_right(history.links, at, key=_time_of) - 1
             if found < 0:
                 began = history.links[0].entry.at
                 raise BadMoment(f"{history.run} did not exist at {at.isoformat()}: it began {began}")

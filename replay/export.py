@@ -74,7 +74,7 @@ def _last_line(lines: list[Raw], damages: list[Damage], name: str) -> tuple[Last
     raw = lines[-1]
     try:
         last = _DECODER.decode(raw.data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         what = f"the last line is not the head of an export ({error}): the file was cut short, or that line was changed"
         damages.append(Damage(flaw="truncated", where=raw.where, what=what))
         return None

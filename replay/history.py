@@ -187,6 +187,8 @@ def _read(raw: Raw) -> Entry | str:
         return decode_entry(raw.data)
     except NotAnEntry as error:
         return str(error)
+    except RecursionError:
+        return "not an entry: nested too deeply"
 
 
 def _stray(item: Stray | _Claim) -> Stray:

@@ -122,7 +122,7 @@ def decode_segment(data: bytes) -> SegmentManifest:
     """Return the manifest in these bytes; raise `BadManifest` when they are none."""
     try:
         return _SEGMENT.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadManifest(str(error)) from None
 
 
@@ -136,7 +136,7 @@ def decode_last(data: bytes) -> LastManifest:
     """Return the last manifest in these bytes; raise `BadManifest` when they are none, or were changed."""
     try:
         manifest = _LAST.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadManifest(str(error)) from None
     if seal_last(manifest) != data:
         raise BadManifest("its bytes are not those that were written")

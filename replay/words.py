@@ -205,12 +205,16 @@ def rank_words(ranks: Sequence[int]) -> str:
 
 def metric_words(metrics: dict[str, Json]) -> str:
     """Return the first few metrics, as in `loss=0.12, accuracy=0.97`."""
-    shown = [f"{name}={_value(unpack(value))}" for name, value in list(metrics.items())[:METRICS_SHOWN_MAX_COUNT]]
+    shown = [f"{name}={_value(value)}" for name, value in list(metrics.items())[:METRICS_SHOWN_MAX_COUNT]]
     more = len(metrics) - METRICS_SHOWN_MAX_COUNT
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
 
 
-def _value(value: Json) -> str:
+def _value(packed: Json) -> str:
+    try:
+        value = unpack(packed)
+    except ValueError:
+        value = packed  # not packed by this program: shown as it stands
     if isinstance(value, float):
         return f"{value:.4g}"
     text = str(value)
