@@ -69,7 +69,8 @@ class Blobs:
             raise ValueError(f"a blob of {len(data)} bytes cannot be stored: the limit is {BLOB_MAX_BYTES} bytes")
         digest = blob_digest(data)
         try:
-            await asyncio.wait_for(self._put(digest, data), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._put(digest, data)
         except TimeoutError:
             raise Unanswered(self._meta_subject(digest), f"not stored within {timeout_s:g} s") from None
         return digest

@@ -95,7 +95,8 @@ class Connection:
         if self.is_closed:
             raise BrokerClosed(f"the connection {self.name!r} is closed")
         try:
-            await asyncio.wait_for(self._up.wait(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self._up.wait()
         except TimeoutError:
             return False
         if self.is_closed:
@@ -136,7 +137,9 @@ class Connection:
         self._waiting[reply] = answer
         try:
             await self.publish(subject, data, headers, reply=reply)
-            message = await asyncio.wait_for(answer, timeout_s)
+            # Not `wait_for`: on Python 3.11 it forgets a cancellation that meets the answer.
+            async with asyncio.timeout(timeout_s):
+                message = await answer
         except TimeoutError:
             raise Unanswered(subject, f"no answer within {timeout_s:g} s") from None
         finally:
@@ -183,7 +186,8 @@ class Connection:
             Unanswered: the server did not say so in time.
         """
         try:
-            await asyncio.wait_for(self.raw.flush(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.raw.flush()
         except (TimeoutError, NatsError):
             raise Unanswered("PING", f"no answer within {timeout_s:g} s") from None
 
@@ -191,14 +195,16 @@ class Connection:
         """Send what is queued, then close; at most `timeout_s` for each when the server does not take it."""
         try:
             if self.raw.is_connected:
-                await asyncio.wait_for(self.raw.flush(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self.raw.flush()
         except (TimeoutError, NatsError, OSError):
             pass
         # One by one: while the server is away nats-py's own close fails before it comes to them.
         for subscription in tuple(self._subscriptions):
             await self.unsubscribe(subscription)
         try:
-            await asyncio.wait_for(self.raw.close(), timeout_s)
+            async with asyncio.timeout(timeout_s):
+                await self.raw.close()
         except (TimeoutError, NatsError, OSError):
             pass
         await self.ended()

@@ -182,7 +182,8 @@ class Follower:
         loop = asyncio.get_running_loop()
         while not attached.broken:
             try:
-                await asyncio.wait_for(self._wake.wait(), IDLE_HEARTBEAT_S)
+                async with asyncio.timeout(IDLE_HEARTBEAT_S):
+                    await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()

@@ -51,7 +51,8 @@ async def read_batch(connection: Connection, stream: str, subject: str, first: i
     subscription = await connection.subscribe(inbox, receive)
     try:
         await connection.publish(api_subject, msgspec.json.encode(body), reply=inbox)
-        status = await asyncio.wait_for(ended, API_TIMEOUT_S)
+        async with asyncio.timeout(API_TIMEOUT_S):
+            status = await ended
     except TimeoutError:
         raise Unanswered(api_subject, f"the messages did not arrive within {API_TIMEOUT_S:g} s") from None
     finally:

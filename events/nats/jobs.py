@@ -60,7 +60,8 @@ class Jobs:
             await self._connection.publish(self._pull, self._request, reply=self._inbox)
         patience_s = limits.JOBS_PULL_EXPIRES_S + PULL_SLACK_S
         try:
-            message = await asyncio.wait_for(self._arrived.get(), patience_s)
+            async with asyncio.timeout(patience_s):
+                message = await self._arrived.get()
         except TimeoutError:
             raise Unanswered(self._pull, f"no answer within {patience_s:g} s") from None
         headers = message.headers or {}

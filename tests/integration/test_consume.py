@@ -111,13 +111,15 @@ async def test_a_closed_connection_or_a_lost_stream_ends_it(broker: BrokerForTes
     assert await follower.wait_caught_up(ANSWER_TIMEOUT_S)
     await admin.close()
     with pytest.raises(BrokerClosed):
-        await asyncio.wait_for(follower.wait_ended(), ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await follower.wait_ended()
     await follower.close()
     again = await broker.connect(Role.ADMIN)
     follower = Follower(again, "NO_SUCH_STREAM", ["a"], lambda _: None)
     follower.start()
     with pytest.raises(StreamsMissing):
-        await asyncio.wait_for(follower.wait_ended(), ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await follower.wait_ended()
     await follower.close()
 
 
@@ -128,6 +130,25 @@ def test_places_are_read_from_short_and_long_acknowledgement_subjects() -> None:
     assert parse_place("$JS.ACK._.HASH.S.C.2.17.5.1700000000000000000.3.tok") == short
     assert parse_place("$JS.ACK.S.C.x.17.5.1.3") is None
     assert parse_place("") is None
+
+
+async def test_closing_at_any_moment_ends_it(broker: BrokerForTest) -> None:
+    admin = await broker.connect(Role.ADMIN)
+    subject = broker.names.subjects.log("r")
+    await say(admin, subject, "one")
+    for turns in range(60):
+        follower = Follower(admin, broker.names.log, [subject], lambda _: None)
+        follower.start()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await follower.close()
+    for _ in range(60):
+        follower = Follower(admin, broker.names.log, [subject], lambda _: None)
+        follower.start()
+        assert await follower.wait_caught_up(ANSWER_TIMEOUT_S)
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            await follower.close()
 
 
 class Heard:
