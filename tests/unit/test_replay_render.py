@@ -7,7 +7,11 @@ import re
 import msgspec
 import pytest
 
+from runfold.events.base import Cause
+from runfold.events.conclusions import Decider
+from runfold.events.entry import decode_entry
 from runfold.events.failures import ErrorInfo
+from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from runfold.replay.at import final_state, state_at
 from runfold.replay.audit import audit
 from runfold.replay.escape import safe
@@ -17,7 +21,7 @@ from runfold.replay.show import render_audit, render_snapshot, render_verify
 from runfold.replay.story import story
 from runfold.replay.timeline import timeline
 from runfold.replay.verify import verify
-from support.histories import BOOM, Voice, beginning, decided, failing_run, finished_run, history
+from support.histories import BOOM, Voice, beginning, chained, decided, errored_run, failing_run, finished_run, history
 
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -124,6 +128,44 @@ def test_a_clean_audit_and_an_agreeing_verify_are_one_line_each() -> None:
     run = history(finished_run())
     assert len(list(render_audit(audit(run)))) == 1
     assert len(list(render_verify(verify(run)))) == 1
+
+
+def test_a_divergence_shows_both_decisions() -> None:
+    steps = [(entry.t, entry.inputs, list(entry.transitions)) for entry in map(decode_entry, failing_run()[:12])]
+    steps[11][2][0] = msgspec.structs.replace(steps[11][2][0], reason="because I say so")
+    run = history(chained(steps))
+    same = list(render_verify(verify(run)))
+    assert same[0].startswith("digits-7k2: diverges: version ")
+    assert "entry 11 at 4.500 s, from its transition 0 on" in same[1]
+    assert "recorded  failure_decided: decided to retry: because I say so" in same[2]
+    assert any("now       failure_decided: decided to retry: rank 1 failed first" in line for line in same)
+    other = list(render_verify(verify(run, decider=Decider(version="99"))))
+    assert "would now decide differently: version 99 on 1 of 12 entries" in other[0]
+    (stopped,) = render_verify(verify(history([*failing_run()[:6], b"junk", *failing_run()[7:]])))
+    assert "stopped: after 6 of 6" in stopped
+
+
+def test_a_state_shows_the_failure_and_what_was_reported() -> None:
+    text = "\n".join(render_snapshot(final_state(history(failing_run()))))
+    assert "failure   attempt 1, rank 1 on local: RuntimeError: boom (user)" in text
+    assert "metrics   loss=0.1667" in text
+    assert "reports   24" in text
+
+
+def test_a_cause_found_later_is_said_to_be() -> None:
+    steps = [(entry.t, entry.inputs, list(entry.transitions)) for entry in map(decode_entry, errored_run())]
+    late = msgspec.structs.replace(BOOM, type="MemoryError", kind="oom")
+    first = next(item for item in steps[5][2] if isinstance(item, FailureDecided)).failure
+    revised = FirstCauseRevised(
+        cause=Cause(input=0),
+        reason="the kernel ended it",
+        attempt=1,
+        failure=msgspec.structs.replace(first, kind="oom", error=late),
+        was=first,
+    )
+    steps[6][2].insert(0, revised)
+    text = "\n".join(render_story(story(history(chained(steps)))))
+    assert "attempt 1: rank 1 on local: MemoryError: boom (oom, known only later)" in text
 
 
 @pytest.mark.parametrize(
