@@ -54,10 +54,8 @@ def step_of_state(state: RunState, policies: Policies) -> Step:
             return () if state.held else _next_attempt(state, policies, _news(state, phase.cause), phase.num_workers)
         case ShuttingDown():
             return _shutting_down(state, phase)
-        case Scheduling() | Running() | Preempting():
-            return ()  # never without a group: evolve sees to it
-        case Finished() | Errored() | Aborted():
-            return ()
+        case Finished() | Errored() | Aborted() | Scheduling() | Running() | Preempting():
+            return ()  # over; or without a group, which evolve refuses
         case _:
             assert_never(phase)
 

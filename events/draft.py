@@ -211,7 +211,7 @@ class Draft:
         for number, item in self._reports.items():
             rank = self._ranks[number]
             step = rank.step if item.step is None else item.step
-            self._ranks[number] = replace(rank, index=max(rank.index, item.index), step=step)
+            self._ranks[number] = replace(rank, index=item.index, step=step)
         return replace(self.group, ranks=tuple(self._ranks), progress=self.group.progress + self._progress_count)
 
     def _sources_done(self) -> dict[str, Source]:

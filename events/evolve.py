@@ -145,7 +145,7 @@ def _joined(state: RunState, transition: SourceJoined) -> RunState:
     pending = tuple(
         waiting
         for waiting in state.pending
-        if not (isinstance(waiting.request, Join) and waiting.request.source == transition.source)
+        if not (isinstance(waiting.request, Join) and waiting.request.boot == transition.boot)
     )
     group = state.group if old is None else _not_ready(state.group, transition.source)
     return replace(state, sources={**state.sources, transition.source: source}, pending=pending, group=group)
