@@ -168,7 +168,7 @@ def decided(steps: Iterable[tuple[float, Sequence[AnyInput]]]) -> list[bytes]:
 def beginning(pool: Voice, node: Voice) -> list[tuple[float, list[AnyInput]]]:
     """Accepted, placed, laid out, running: five entries, the last at 0.9 s."""
     joins = [
-        Join(id=f"b-{voice.source}", source=voice.source, boot="b1", origin=Origin(inbox=k))
+        Join(id=f"b-{voice.source}", source=voice.source, boot=f"b-{voice.source}", origin=Origin(inbox=k))
         for k, voice in enumerate((pool, node), start=1)
     ]
     return [
