@@ -147,8 +147,8 @@ class Host:
                 _log.info("run %s goes on without a controller until the next start", run)
             case Unwritten():
                 _log.info("run %s is claimed but not written; its job comes again", run)
-            case never:
-                assert_never(never)
+            case _:
+                assert_never(ending)
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
         """Wait for `stop`, then end the loops after their turn, by force when they take too long."""

@@ -178,8 +178,8 @@ class Loop:
                 raise Over(Dropped(sequence))
             case Damaged(found_sequence=found):
                 raise Over(Quarantined(f"the log ends at sequence {found}, but had acknowledged {expected}"))
-            case never:
-                assert_never(never)
+            case _:
+                assert_never(answer)
         after = self._state = fold(state if isinstance(state, RunState) else None, entry)
         self._head, self._wake_t = Head(n=entry.n, hash=digest), written.wake_t
         if not self.standing.is_set():

@@ -90,7 +90,7 @@ def decider() -> Decider:
 
 def time_of_day() -> str:
     """Return the time of day for people: RFC 3339, UTC."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 @contextmanager

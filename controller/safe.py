@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from typing import Final
+from typing import Final, cast
 
 SHOWN_MAX_COUNT: Final = 400
 """Longest text shown, in characters."""
@@ -24,6 +24,7 @@ def shown_error(error: BaseException) -> str:
 
 def root_of(error: BaseException) -> str:
     """Return the first error of a group, by type and message."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return f"{type(error).__name__}: {error}"
+    first: BaseException = error
+    while isinstance(first, BaseExceptionGroup):
+        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    return f"{type(first).__name__}: {first}"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import wraps
-from typing import Final, ParamSpec, TypeVar
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
 
 from runfold.controller.ports import Delivered, JobDelivery, RunPorts, Unavailable
 from runfold.controller.safe import shown
@@ -24,23 +24,16 @@ from runfold.events.nats.publish import Rejected, publish_acked
 
 REFUSE_TIMEOUT_S: Final = 5.0
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
 _log = logging.getLogger(__name__)
 
 
-def _asked(call: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Coroutine[None, None, T]]:
+@contextmanager
+def _asking() -> Iterator[None]:
     """Make `Unavailable` of everything that the broker may say or leave unsaid instead of an answer."""
-
-    @wraps(call)
-    async def ask(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return await call(*args, **kwargs)
-        except BrokerError as error:
-            raise Unavailable(str(error)) from error
-
-    return ask
+    try:
+        yield
+    except BrokerError as error:
+        raise Unavailable(str(error)) from error
 
 
 class BrokerPorts:
@@ -129,9 +122,9 @@ class _RunInbox:
     def take(self) -> Delivered | None:
         return self._arrived.popleft() if self._arrived else None
 
-    @_asked
     async def purge(self, up_to: int) -> None:
-        await purge_inbox(self._connection, self._run, up_to)
+        with _asking():
+            await purge_inbox(self._connection, self._run, up_to)
 
     async def close(self) -> None:
         if self._inbox is not None:
@@ -145,15 +138,15 @@ class _Board:
     def __init__(self, cells: Cells, key: str) -> None:
         self._cells, self._key = cells, key
 
-    @_asked
     async def read(self) -> tuple[bytes | None, int]:
-        cell = await self._cells.get(self._key)
-        return (None, 0) if cell is None else (cell.data, cell.sequence)
+        with _asking():
+            cell = await self._cells.get(self._key)
+            return (None, 0) if cell is None else (cell.data, cell.sequence)
 
-    @_asked
     async def write(self, data: bytes, last_sequence: int) -> int | None:
-        outcome = await self._cells.put(self._key, data, expected=last_sequence)
-        return None if isinstance(outcome, Clash) else outcome.sequence
+        with _asking():
+            outcome = await self._cells.put(self._key, data, expected=last_sequence)
+            return None if isinstance(outcome, Clash) else outcome.sequence
 
 
 class _Bucket:
@@ -162,32 +155,32 @@ class _Bucket:
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
 
-    @_asked
     async def create(self, key: str, value: str) -> bool:
-        outcome = await self._cells.put(key, value.encode(), expected=0)
-        if not isinstance(outcome, Clash):
-            return True
-        cell = await self._cells.get(key)
-        if _text(cell) is not None:
-            return False
-        outcome = await self._cells.put(key, value.encode(), expected=0 if cell is None else cell.sequence)
-        return not isinstance(outcome, Clash)
+        with _asking():
+            outcome = await self._cells.put(key, value.encode(), expected=0)
+            if not isinstance(outcome, Clash):
+                return True
+            cell = await self._cells.get(key)
+            if _text(cell) is not None:
+                return False
+            outcome = await self._cells.put(key, value.encode(), expected=0 if cell is None else cell.sequence)
+            return not isinstance(outcome, Clash)
 
-    @_asked
     async def get(self, key: str) -> str | None:
-        return _text(await self._cells.get(key))
+        with _asking():
+            return _text(await self._cells.get(key))
 
-    @_asked
     async def delete(self, key: str, value: str) -> bool:
-        cell = await self._cells.get(key)
-        if cell is None or _text(cell) != value:
-            return False
-        return not isinstance(await self._cells.delete(key, expected=cell.sequence), Clash)
+        with _asking():
+            cell = await self._cells.get(key)
+            if cell is None or _text(cell) != value:
+                return False
+            return not isinstance(await self._cells.delete(key, expected=cell.sequence), Clash)
 
-    @_asked
     async def entries(self) -> dict[str, str]:
-        texts = {key: _text(cell) for key, cell in (await self._cells.read_all()).items()}
-        return {key: text for key, text in texts.items() if text is not None}
+        with _asking():
+            texts = {key: _text(cell) for key, cell in (await self._cells.read_all()).items()}
+            return {key: text for key, text in texts.items() if text is not None}
 
 
 def _text(cell: Cell | None) -> str | None:
@@ -201,17 +194,17 @@ class _JobQueue:
         self._jobs = Jobs(hears)
         self._appends = appends
 
-    @_asked
     async def pull(self) -> JobDelivery | None:
-        message = await self._jobs.next()
-        return None if message is None else _Job(self._jobs, message)
+        with _asking():
+            message = await self._jobs.next()
+            return None if message is None else _Job(self._jobs, message)
 
-    @_asked
     async def refuse(self, sequence: int, record: bytes) -> None:
-        subject = self._appends.names.subjects.refused(sequence)
-        answer = await publish_acked(self._appends, subject, record, timeout_s=REFUSE_TIMEOUT_S)
-        if isinstance(answer, Rejected):
-            raise Unavailable(f"{subject}: {answer.description}")
+        with _asking():
+            subject = self._appends.names.subjects.refused(sequence)
+            answer = await publish_acked(self._appends, subject, record, timeout_s=REFUSE_TIMEOUT_S)
+            if isinstance(answer, Rejected):
+                raise Unavailable(f"{subject}: {answer.description}")
 
     async def close(self) -> None:
         try:
@@ -227,10 +220,10 @@ class _Job:
         self._jobs, self._message = jobs, message
         self.sequence, self.data = message.sequence, message.data
 
-    @_asked
     async def ack(self) -> None:
-        await self._jobs.ack(self._message)
+        with _asking():
+            await self._jobs.ack(self._message)
 
-    @_asked
     async def term(self) -> None:
-        await self._jobs.term(self._message)
+        with _asking():
+            await self._jobs.term(self._message)

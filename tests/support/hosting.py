@@ -16,6 +16,7 @@ from runfold.controller.seed import Identity
 from runfold.events.assignment import Assignment
 from runfold.events.conclusions import Decider
 from runfold.events.config import FailureConfig, ScalingConfig
+from runfold.events.entry import Entry, hash_entry
 from runfold.events.facts import (
     AnyFact,
     Fact,
@@ -204,3 +205,12 @@ class Group:
         await until(lambda: assignment(self.run).want == "stop")
         self.pool.say(self.pool.fact(Released, attempt))
         await until(lambda: assignment(self.run).want == "gone")
+
+
+def chained(run: MemoryRun) -> list[Entry]:
+    """Return the entries, once sure that each links to the one before and that time does not run back."""
+    entries = run.log.entries
+    for before, after, data in zip(entries, entries[1:], run.log.log.messages, strict=False):
+        assert after.prev == hash_entry(data)
+        assert (after.n, after.t >= before.t) == (before.n + 1, True)
+    return entries
