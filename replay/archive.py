@@ -89,7 +89,7 @@ def write_archive(
     head = history.head
     store = open_store(target)
     standing = _standing(store, history)
-    if standing is not None and standing.last is not None:
+    if standing is not None and standing.last is not None and standing.last.head == head:
         return standing.last
     segments = list(standing.segments) if standing else []
     for links in _segments(history.links[segments[-1][0].last_n + 1 if segments else 0 :]):

@@ -12,7 +12,10 @@ import msgspec
 import pytest
 import zstandard
 
+from runfold.events.base import Cause
+from runfold.events.entry import decode_entry
 from runfold.events.limits import OUTPUT_TAIL_MAX_BYTES
+from runfold.events.transitions import LogRestored
 from runfold.replay import archive as archive_module
 from runfold.replay.archive import RankOutput, archive_path, list_archives, named_blobs, write_archive
 from runfold.replay.errors import ArchiveRefused, NotFound
@@ -20,7 +23,7 @@ from runfold.replay.history import History
 from runfold.replay.source import load
 from runfold.replay.store import Store, open_store
 from runfold.replay.unarchive import read_blob, read_last, read_output
-from support.histories import Voice, beginning, decided, ending, failing_run, finished_run, history, reports
+from support.histories import Voice, beginning, chained, decided, ending, failing_run, finished_run, history, reports
 
 TEXT = b"the whole of a long traceback"
 DIGEST = hashlib.sha256(TEXT).hexdigest()
@@ -97,6 +100,19 @@ def test_a_run_that_goes_on_is_archived_without_a_last_word(place: str) -> None:
     assert (damage.flaw, len(load(place).links)) == ("truncated", 6)
     assert write_archive(history(lines), place) is not None
     assert (load(place).damages, len(load(place).links)) == ((), len(lines))
+
+
+def test_a_log_that_went_on_after_its_end_is_archived_anew(place: str) -> None:
+    lines = finished_run()
+    write_archive(history(lines), place)
+    steps = [(entry.t, entry.inputs, entry.transitions) for entry in map(decode_entry, lines)]
+    restored = LogRestored(cause=Cause(input=0), reason="from an archive", generation=2, source="memory://a")
+    longer = history(chained([*steps, (steps[-1][0], (), (restored,))]))
+    last = write_archive(longer, place)
+    read = load(place, deep=True)
+    assert (len(read.links), read.damages) == (len(lines) + 1, ())
+    assert last is not None
+    assert (last.head, last.outcome) == (longer.head, "finished")
 
 
 def test_another_log_does_not_overwrite_an_archive(place: str) -> None:
