@@ -75,6 +75,7 @@ class Desk:
             refused=self._refused,
             released=self._released,
             orphans=self._orphans,
+            superseded=self.facts.superseded,
             runners=tuple(runner.here for runner in self.runners),
         )
 
@@ -122,7 +123,7 @@ class Desk:
             self._orphans = self.assignment.attempt
         for runner in self.runners:
             if runner.node == step.node:
-                runner.told_lost = True
+                runner.told = self.assignment.attempt
         self._say(
             RunnerLost(**self._about(), node=step.node, exit_code=step.code, signal=step.signal, reason=step.reason)
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -21,6 +22,8 @@ from runfold.events.requests import Join
 from runfold.workers.spool import FactBytes, Spool
 
 JOIN_REPEAT_S: Final = 1.0
+JOIN_REPEAT_MAX_S: Final = 10.0
+"""The inbox keeps a request: while no controller answers it is repeated ever more rarely."""
 PUBLISH_TIMEOUT_S: Final = 2.0
 PUBLISH_RETRY_S: Final = 0.2
 """After a message that was refused or got no answer; the same bytes are sent again, without a limit."""
@@ -33,8 +36,9 @@ _FOLDED: Final = msgspec.json.Decoder(Folded)
 class Facts:
     """Speaks for `source` about `run`. `start` it, `say` facts, `hear` assignments, `close` it.
 
-    `on_change` is called when the spool has become full or has room again. `superseded` turns true when the log
-    has given the source's name to a newer process: then nothing is said any more.
+    `on_change` is called when the spool has become full or has room again, and when `crashed` is set: a bug of ours,
+    which the owner must not outlive. `superseded` turns true when the log has given the source's name to a newer
+    process: then nothing is said any more.
     """
 
     def __init__(
@@ -51,11 +55,13 @@ class Facts:
         self.source = source
         self.boot = boot
         self.superseded = False
+        self.crashed: BaseException | None = None
         self.spool = Spool(run, source, flush_s=flush_s)
         self._connection = connection
         self._subjects = connection.names.subjects
         self._on_change = on_change
         self._was_full = False
+        self._refusal = ""
         self._wake = asyncio.Event()
         self._moved = asyncio.Event()
         self._joined = asyncio.Event()
@@ -65,7 +71,9 @@ class Facts:
     def start(self) -> None:
         """Begin to join and to publish."""
         for work, name in ((self._join, "join"), (self._publish, "publish"), (self._listen, "folded")):
-            self._tasks.append(asyncio.create_task(work(), name=f"{name} {self.run}"))
+            task = asyncio.create_task(work(), name=f"{name} {self.run}")
+            task.add_done_callback(self._note_end)
+            self._tasks.append(task)
 
     def say(self, fact: AnyFact) -> None:
         """Take a fact; it is numbered here. Raises `FactTooLargeError` when it fits in no message."""
@@ -74,6 +82,8 @@ class Facts:
 
     def hear(self, assignment: Assignment) -> None:
         """Take what an assignment says of this source: its incarnation, what is folded of it."""
+        if assignment.job is not None:
+            self.spool.flush_s = assignment.job.timeouts.report_flush_s
         given = next((one for one in assignment.joined if one.source == self.source), None)
         if given is None:
             return
@@ -111,12 +121,14 @@ class Facts:
     async def _join(self) -> None:
         subject = self._subjects.request(self.run, "join")
         data = msgspec.json.encode(Join(id=self.boot, source=self.source, boot=self.boot))
+        pause_s = JOIN_REPEAT_S
         while not self._joined.is_set():
             await self._send(subject, data)
             try:
-                await asyncio.wait_for(self._joined.wait(), JOIN_REPEAT_S)
+                async with asyncio.timeout(pause_s):
+                    await self._joined.wait()
             except TimeoutError:
-                continue
+                pause_s = min(pause_s * 2, JOIN_REPEAT_MAX_S)
 
     async def _publish(self) -> None:
         await self._joined.wait()
@@ -143,19 +155,29 @@ class Facts:
                 case Acked():
                     return True
                 case Rejected() as refused:
-                    _LOG.warning("%s: the broker refuses %s: %s; trying on", self.run, subject, refused.description)
+                    self._note_refusal(refused.description)
         except Unanswered as error:
             _LOG.info("%s: %s; sending it again", self.run, error)
         except BrokerClosed:
             await asyncio.Event().wait()  # the owner closes us next
         return False
 
+    def _note_refusal(self, why: str) -> None:
+        if why != self._refusal:
+            _LOG.warning("%s: the broker refuses what %s says: %s; trying on", self.run, self.source, why)
+            self._refusal = why
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.crashed = error
+            self._tell_owner()
+
     async def _nap(self, wake_at: float | None, now: float) -> None:
         timeout_s = None if wake_at is None or self.superseded else max(0.0, wake_at - now)
-        try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
-        except TimeoutError:
-            return
+        # Not `wait_for`, which before Python 3.12 loses a cancellation that comes with what is waited for.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
 
     async def _listen(self) -> None:
         while self._subscription is None:
@@ -182,5 +204,8 @@ class Facts:
         self._moved.set()
         if self.spool.full != self._was_full:
             self._was_full = self.spool.full
-            if self._on_change is not None:
-                self._on_change()
+            self._tell_owner()
+
+    def _tell_owner(self) -> None:
+        if self._on_change is not None:
+            self._on_change()

@@ -64,6 +64,11 @@ class RankGroup:
         return [life.held for life in self._lives.values() if not life.over]
 
     @property
+    def crashed(self) -> BaseException | None:
+        """A bug of ours in one of the lives here, which the runner must not outlive."""
+        return next((life.crashed for life in self._lives.values() if life.crashed is not None), None)
+
+    @property
     def attempt(self) -> int:
         """The attempt of the ranks started last; 0 before any."""
         return self._attempt

@@ -37,6 +37,7 @@ class Hatchery:
     def __init__(self, zygote: Spawner) -> None:
         self._zygote = zygote
         self._ready = False
+        self._failed = False
         self._lock = asyncio.Lock()
 
     async def spawn(self, pipe: socket.socket) -> Child:
@@ -47,13 +48,14 @@ class Hatchery:
     async def warm(self) -> Spawner:
         """Return the zygote once it can fork."""
         async with self._lock:
-            if self._ready and self._zygote.lost:
+            if self._failed or (self._ready and self._zygote.lost):
                 _LOG.warning("the zygote (process %d) is gone; another one is started", self._zygote.pid)
                 await self._zygote.close()
                 self._zygote, self._ready = launch_zygote(), False
             if not self._ready:
+                self._failed = True
                 await self._zygote.start()
-                self._ready = True
+                self._failed, self._ready = False, True
             return self._zygote
 
     async def close(self) -> None:
@@ -66,7 +68,7 @@ class RunnerProcess:
 
     def __init__(self, spec: RunnerSpec, hatchery: Hatchery, on_end: Callable[[], None]) -> None:
         self.node = spec.node
-        self.told_lost = False
+        self.told = 0
         self._hatchery = hatchery
         self._on_end = on_end
         ours, self._theirs = socket.socketpair()
@@ -91,7 +93,7 @@ class RunnerProcess:
             code=ended.code if ended is not None else None,
             signal=ended.signal if ended is not None else None,
             reason=self._reason,
-            told_lost=self.told_lost,
+            told=self.told,
         )
 
     @property
@@ -119,7 +121,6 @@ class RunnerProcess:
             with self._theirs:
                 self._child = await self._hatchery.spawn(self._theirs)
             self._exit = await self._child.wait()
-            self._reason = self._exit.describe()
             if not self._exit.known:
                 await self._end_unseen()
         except SpawnError as error:
@@ -136,7 +137,8 @@ class RunnerProcess:
         self._reason = "the zygote that it was forked from died, and nobody could see how it ended"
         self._pipe.send(StopNow(reason="the supervisor cannot watch this runner any more", grace_s=0.0))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._pipe.wait_closed(), UNSEEN_END_TIMEOUT_S)
+            async with asyncio.timeout(UNSEEN_END_TIMEOUT_S):
+                await self._pipe.wait_closed()
 
     async def _kill_in_time(self, kill_at: float) -> None:
         await asyncio.sleep(max(0.0, kill_at - time.monotonic()))

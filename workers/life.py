@@ -62,7 +62,10 @@ class _About(TypedDict):
 
 
 class RankLife:
-    """Made with `begin`; `asked` to end by `end`. `over` once its process is gone and all facts about it are said."""
+    """Started by `begin`, asked to end by `end`. `over` once its process is gone and all facts about it are said.
+
+    `crashed` is a bug of ours, which the owner must not outlive.
+    """
 
     def __init__(
         self,
@@ -80,6 +83,7 @@ class RankLife:
         self.index = -1
         self.step: int | None = None
         self.over = False
+        self.crashed: BaseException | None = None
         self._order = order
         self._spawner = spawner
         self._blobs = blobs
@@ -99,6 +103,7 @@ class RankLife:
     def begin(self) -> None:
         """Start it, in the background."""
         self._task = asyncio.create_task(self._live(), name=f"rank {self.start.rank}")
+        self._task.add_done_callback(self._note_end)
 
     @property
     def held(self) -> Held:
@@ -145,6 +150,11 @@ class RankLife:
             if task is not None:
                 task.cancel()
         await asyncio.gather(*self._uploads, return_exceptions=True)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.crashed = error
+            self._on_change()
 
     # --- its life
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import Final
@@ -59,10 +60,9 @@ class Outlet:
                 await self._publish(batch)
                 continue
             wake_at = self._cut.wake_at(now)
-            try:
-                await asyncio.wait_for(self._wake.wait(), None if wake_at is None else max(0.0, wake_at - now))
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if wake_at is None else max(0.0, wake_at - now)):
+                    await self._wake.wait()
 
     async def _publish(self, batch: OutputBatch) -> None:
         """Publish until it is kept; the number tells readers of repeats."""

@@ -96,7 +96,8 @@ class SupervisorPipe:
     async def spec(self) -> RunnerSpec:
         """Return who this runner is; raise `LinkError` when nobody says so."""
         try:
-            first = await asyncio.wait_for(self.receive(), SPEC_TIMEOUT_S)
+            async with asyncio.timeout(SPEC_TIMEOUT_S):
+                first = await self.receive()
         except TimeoutError:
             first = None
         if not isinstance(first, RunnerSpec):

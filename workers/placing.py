@@ -13,14 +13,17 @@ EARLY_END_PATIENCE_S: Final = 2.0
 
 
 class RunnerHere(Value, frozen=True, kw_only=True):
-    """A runner of the run. `ended_s` is when its end was seen; `code` and `signal` how, as far as known."""
+    """A runner of the run. `ended_s` is when its end was seen; `code` and `signal` how, as far as known.
+
+    `told` is the attempt in which its end was told: a later attempt on the same places has to hear of it too.
+    """
 
     node: str
     ended_s: float | None = None
     code: int | None = None
     signal: int | None = None
     reason: str = ""
-    told_lost: bool = False
+    told: int = 0
 
     @property
     def as_told(self) -> bool:
@@ -33,7 +36,7 @@ class RunHere(Value, frozen=True, kw_only=True):
 
     `asked`: the attempt whose demand is in the queue. `held`: the attempt whose places are held. `refused`: the
     attempt that can never be placed. `released`: the attempt whose group is known to hold nothing. `orphans`: the
-    attempt whose places, held by nobody here, were told as lost.
+    attempt whose places, held by nobody here, were told as lost. `superseded`: a newer supervisor speaks for the pool.
     """
 
     asked: int | None = None
@@ -41,6 +44,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     refused: int | None = None
     released: int | None = None
     orphans: int | None = None
+    superseded: bool = False
     runners: tuple[RunnerHere, ...] = ()
 
     @property
@@ -100,6 +104,8 @@ class Placing(Value, frozen=True, kw_only=True):
 
 def placing(assignment: Assignment, here: RunHere, now: float) -> Placing:
     """Return what to do about the run of `assignment`."""
+    if here.superseded:
+        return _stop(assignment, here, ())
     match assignment.want:
         case "place":
             return _place(assignment, here, now)
@@ -114,7 +120,7 @@ def placing(assignment: Assignment, here: RunHere, now: float) -> Placing:
 def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
     attempt = assignment.attempt
     if here.held == attempt:
-        return _lost(here, now)
+        return _lost(assignment, here, now)
     if here.held is not None:
         # The places of an earlier attempt: the word to stop was overtaken by this one.
         return _stop(assignment, here, ())
@@ -126,7 +132,7 @@ def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
 
 
 def _train(assignment: Assignment, here: RunHere, now: float) -> Placing:
-    return _lost(here, now) if here.held is not None else _orphans(assignment, here)
+    return _lost(assignment, here, now) if here.held is not None else _orphans(assignment, here)
 
 
 def _orphans(assignment: Assignment, here: RunHere) -> Placing:
@@ -139,11 +145,11 @@ def _orphans(assignment: Assignment, here: RunHere) -> Placing:
     return Placing(steps=(*withdraw, *nodes))
 
 
-def _lost(here: RunHere, now: float) -> Placing:
+def _lost(assignment: Assignment, here: RunHere, now: float) -> Placing:
     steps: list[Step] = []
     wake: list[float] = []
     for runner in here.runners:
-        if runner.ended_s is None or runner.told_lost:
+        if runner.ended_s is None or runner.told >= assignment.attempt:
             continue
         due = runner.ended_s + (EARLY_END_PATIENCE_S if runner.as_told else 0.0)
         if now >= due:

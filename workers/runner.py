@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from runfold.events.assignment import Assignment
@@ -38,8 +39,8 @@ EXIT_DONE: Final = 0
 EXIT_CANNOT: Final = 77
 """The broker could not be reached, the spec did not come, or the rank spawner is gone."""
 CONNECT_TIMEOUT_S: Final = 10.0
-SETTLE_TIMEOUT_S: Final = 5.0
-"""How long the last facts may take to be acknowledged before the runner ends anyway."""
+LEAVE_TIMEOUT_S: Final = 5.0
+"""How long the last output and the last facts may take to be kept before the runner ends anyway."""
 REPORT_FLUSH_S: Final = 0.5
 _LOG: Final = logging.getLogger("runfold.workers")
 
@@ -70,23 +71,47 @@ class Runner:
         self.facts.start()
         self._say_ready()
         follower = follow_assignments(self._connection, self._hear, run=self._spec.run)
-        listening = asyncio.create_task(self._listen(pipe), name="pipe")
-        beating = asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group), name="beat")
+        watched = [
+            asyncio.create_task(self._listen(pipe), name="pipe"),
+            asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group), name="beat"),
+            asyncio.create_task(follower.wait_ended(), name="assignments"),
+        ]
+        for task in watched:
+            task.add_done_callback(lambda _: self._wake.set())
         try:
-            return await self._turns()
+            return await self._turns(watched)
         finally:
-            listening.cancel()
-            beating.cancel()
+            for task in watched:
+                task.cancel()
+            await asyncio.gather(*watched, return_exceptions=True)
+            await self._leave()
             await follower.close()
-            await asyncio.gather(listening, beating, return_exceptions=True)
-            await self.group.close()
-            await self.facts.settled(SETTLE_TIMEOUT_S)
-            await self.facts.close()
             self._port.close()
 
-    async def _turns(self) -> int:
+    async def _leave(self) -> None:
+        now = time.monotonic()
+        for one in self.group.held:
+            self.group.end(one.rank, kill=True, now=now)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self.group.close()
+                if self.facts.spool.incarnation is not None:
+                    await self.facts.settled(LEAVE_TIMEOUT_S)
+        await self.facts.close()
+
+    def _raise_trouble(self, watched: Sequence[asyncio.Task[None]]) -> None:
+        """Raise what nobody here can go on without: a bug of ours, or assignments that come no more."""
+        for task in watched:
+            if task.done():
+                task.result()
+        for crashed in (self.facts.crashed, self.group.crashed):
+            if crashed is not None:
+                raise crashed
+
+    async def _turns(self, watched: Sequence[asyncio.Task[None]]) -> int:
         while True:
             self._wake.clear()
+            self._raise_trouble(watched)
             now = time.monotonic()
             todo = plan(self._spec.source, self._assignment, self._ordered, self.group.held, self.group.newest, now)
             for step in todo.steps:
@@ -103,8 +128,8 @@ class Runner:
                 _LOG.error("%s: the rank spawner on %s is gone; its runner ends", self._spec.run, self._spec.node)
                 return EXIT_CANNOT
             with contextlib.suppress(TimeoutError):
-                timeout_s = None if todo.wake_at is None else max(0.0, todo.wake_at - now)
-                await asyncio.wait_for(self._wake.wait(), timeout_s)
+                async with asyncio.timeout(None if todo.wake_at is None else max(0.0, todo.wake_at - now)):
+                    await self._wake.wait()
 
     def _hear(self, assignment: Assignment) -> None:
         self._assignment = assignment
@@ -143,6 +168,7 @@ class Runner:
         )
 
     def _spool_changed(self) -> None:
+        self._wake.set()
         full = self.facts.spool.full
         if full:
             _LOG.warning(

@@ -55,7 +55,7 @@ class Spool:
     def __init__(self, run: str, source: str, *, flush_s: float) -> None:
         self._source = source
         self._head = msgspec.json.encode({"v": 1, "kind": "facts", "run": run}).removesuffix(b"}") + b',"facts":['
-        self._flush_s = flush_s
+        self.flush_s = flush_s
         self._drafts: list[tuple[AnyFact, float]] = []
         self._kept: deque[_Said] = deque()
         self._folded = 0
@@ -170,7 +170,7 @@ class Spool:
         if self._outstanding is not None or self._again is not None:
             return now
         if self._acked < self.number:
-            return now if self._is_due(now) else self._first_unsent().said_s + self._flush_s
+            return now if self._is_due(now) else self._first_unsent().said_s + self.flush_s
         return self._again_at() if self._acked > self._folded else None
 
     def _count_sent(self, said: _Said) -> None:
@@ -185,7 +185,7 @@ class Spool:
             return False
         if self._unsent_urgent or self._unsent_bytes >= FLUSH_AT_BYTES:
             return True
-        return now >= self._first_unsent().said_s + self._flush_s
+        return now >= self._first_unsent().said_s + self.flush_s
 
     def _again_at(self) -> float:
         return max(self._acked_s, self._moved_s) + self._resend_after_s

@@ -74,19 +74,19 @@ class Supervisor:
         beating = asyncio.create_task(self._beat(), name="pool beat")
         turning = asyncio.create_task(self._turns(), name="supervisor")
         stopping = asyncio.create_task(stop.wait(), name="stop")
+        watching = asyncio.create_task(follower.wait_ended(), name="assignments")
+        tasks: set[asyncio.Task[object]] = {turning, stopping, watching, beating}
         try:
-            await asyncio.wait({turning, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (turning, stopping):
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(turning, stopping, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._end_runners(f"the supervisor of pool {self._config.pool} was stopped")
             await follower.close()
-            beating.cancel()
-            await asyncio.gather(beating, return_exceptions=True)
             await asyncio.gather(*(desk.facts.close() for desk in self._desks.values()), *self._closing)
-        if turning.done() and not turning.cancelled():
-            turning.result()
+        for task in done:
+            task.result()
 
     def _hear(self, assignment: Assignment) -> None:
         desk = self._desks.get(assignment.run)
@@ -117,8 +117,8 @@ class Supervisor:
             wake_at = [due for desk in list(self._desks.values()) if (due := self._tend(desk, now)) is not None]
             self._grant()
             with contextlib.suppress(TimeoutError):
-                timeout_s = max(0.0, min(wake_at) - now) if wake_at else None
-                await asyncio.wait_for(self._wake.wait(), timeout_s)
+                async with asyncio.timeout(max(0.0, min(wake_at) - now) if wake_at else None):
+                    await self._wake.wait()
 
     def _tend(self, desk: Desk, now: float) -> float | None:
         """Do what is to be done about one run; return when to look again."""
@@ -197,7 +197,7 @@ class Supervisor:
         await asyncio.wait(waits, timeout=RUNNERS_GONE_TIMEOUT_S)
         for desk in holding:
             for runner in desk.runners:
-                if not runner.told_lost:
+                if runner.told < desk.assignment.attempt:
                     here = runner.here
                     desk.lost(SayLost(node=here.node, code=here.code, signal=here.signal, reason=reason))
         await asyncio.gather(*(desk.facts.settled(SETTLE_TIMEOUT_S) for desk in holding))

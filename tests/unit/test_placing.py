@@ -36,8 +36,8 @@ def assignment(want: Want, attempt: int = 1, *, places: bool = True) -> Assignme
     )
 
 
-def ended(code: int | None = None, signal: int | None = None, *, ago_s: float = 0.0, told: bool = False) -> RunnerHere:
-    return RunnerHere(node="local", ended_s=NOW - ago_s, code=code, signal=signal, reason="why", told_lost=told)
+def ended(code: int | None = None, signal: int | None = None, *, ago_s: float = 0.0, told: int = 0) -> RunnerHere:
+    return RunnerHere(node="local", ended_s=NOW - ago_s, code=code, signal=signal, reason="why", told=told)
 
 
 def todo(told: Assignment, here: RunHere) -> Placing:
@@ -74,7 +74,20 @@ def test_a_lost_runner_is_told_at_once_and_once() -> None:
     lost = SayLost(node="local", signal=9, reason="why")
     assert todo(assignment("train"), RunHere(held=1, runners=(ended(signal=9),))).steps == (lost,)
     assert todo(assignment("place"), RunHere(held=1, runners=(ended(signal=9),))).steps == (lost,)
-    assert todo(assignment("train"), RunHere(held=1, runners=(ended(signal=9, told=True),))) == Placing()
+    assert todo(assignment("train"), RunHere(held=1, runners=(ended(signal=9, told=1),))) == Placing()
+
+
+def test_a_later_attempt_on_the_same_places_hears_of_a_lost_runner_too() -> None:
+    here = RunHere(held=1, runners=(ended(signal=9, told=1),))
+    assert [type(step) for step in todo(assignment("train", 2), here).steps] == [SayLost]
+
+
+def test_a_superseded_supervisor_ends_its_runners_and_says_nothing() -> None:
+    told = assignment("train")
+    here = RunHere(held=1, superseded=True, runners=(ALIVE,))
+    assert [type(step) for step in todo(told, here).steps] == [StopRunners]
+    assert todo(told, RunHere(held=1, superseded=True, runners=(ended(0),))).steps == (Free(),)
+    assert todo(told, RunHere(superseded=True)) == Placing()
 
 
 def test_a_runner_that_ended_as_if_told_to_is_given_a_moment() -> None:
