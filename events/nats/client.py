@@ -58,6 +58,11 @@ class RawClient(Protocol):
         """Whether this connection was closed for good."""
         ...
 
+    @property
+    def pending_data_size(self) -> int:
+        """How many bytes are queued and not yet written."""
+        ...
+
     def new_inbox(self) -> str:
         """Return a subject that nobody else uses."""
         ...

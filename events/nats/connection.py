@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT_S: Final = 5.0
 TCP_CONNECT_TIMEOUT_S: Final = 2
 CLOSE_TIMEOUT_S: Final = 5.0
+QUEUE_LOOK_EVERY_S: Final = 0.001
 RECONNECT_WAIT_S: Final = 0.2
 PING_EVERY_S: Final = 2
 PINGS_OUTSTANDING_MAX: Final = 2
@@ -186,17 +187,22 @@ class Connection:
             Unanswered: the server did not say so in time.
         """
         try:
-            async with asyncio.timeout(timeout_s):
-                await self.raw.flush()
-        except (TimeoutError, NatsError):
+            await self._flush(timeout_s)
+        except (TimeoutError, NatsError, OSError):
             raise Unanswered("PING", f"no answer within {timeout_s:g} s") from None
+
+    async def _flush(self, timeout_s: float) -> None:
+        async with asyncio.timeout(timeout_s):
+            # nats-py writes its PING ahead of what is still queued; only behind that does the answer say anything.
+            while self.raw.pending_data_size:  # noqa: ASYNC110 - the queue is nats-py's and tells nobody
+                await asyncio.sleep(QUEUE_LOOK_EVERY_S)
+            await self.raw.flush()
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send what is queued, then close; at most `timeout_s` for each when the server does not take it."""
         try:
             if self.raw.is_connected:
-                async with asyncio.timeout(timeout_s):
-                    await self.raw.flush()
+                await self._flush(timeout_s)
         except (TimeoutError, NatsError, OSError):
             pass
         # One by one: while the server is away nats-py's own close fails before it comes to them.

@@ -1,4 +1,4 @@
-"""Every stream and bucket, as data; created by admin on an empty store, checked everywhere else."""
+"""The streams on the broker: created by admin on an empty store, checked everywhere else, never made anew."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from runfold.events import limits
 from runfold.events.nats.api import NS_PER_S, StreamConfig
 from runfold.events.nats.errors import StreamMismatch, StreamsMissing
 from runfold.events.nats.files import write_private
+from runfold.events.nats.layout import leases_config, stream_configs
 from runfold.events.nats.names import JOBS_CONSUMER, Names
 
 if TYPE_CHECKING:
@@ -17,16 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runfold.events.nats.api import Api, StreamInfo
-
-GIB: Final = 1024**3
-MIB: Final = 1024**2
-HEADERS_MAX_BYTES: Final = 4 * 1024
-"""Room for the headers, which count into a stream's `max_msg_size`."""
-DEDUPE_S: Final = 120
-OUTPUT_BATCHES_KEPT_MAX: Final = 256
-LEASES_MAX_BYTES: Final = 8 * MIB
-# The server counts what streams may hold against its limit when they are made.
-STORAGE_USED_RATIO: Final = 0.9
 
 _FREE_FIELDS: Final = frozenset({"max_bytes", "num_replicas"})
 """What an operator may set as they like: how much is kept, and how often."""
@@ -36,122 +27,6 @@ class CreatedMarker(msgspec.Struct, frozen=True):
     """What is kept outside the store of the streams' creation: which LOG it was."""
 
     log_created: str
-
-
-def stream_configs(names: Names, *, storage_max_bytes: int | None = None, replicas: int = 1) -> list[StreamConfig]:
-    """Return the configuration of every stream, LOG first.
-
-    With `storage_max_bytes` the streams' sizes are scaled down so that all of them fit in it together.
-    """
-    subjects = names.subjects
-    prefix = f"{names.namespace}.run.*"
-    headers = HEADERS_MAX_BYTES
-    refuse = {"discard": "new", "num_replicas": replicas}
-    forget = {"discard": "old", "num_replicas": replicas}
-    # What can be rebuilt does not wait for the disk; only an unreplicated stream can be told so.
-    rebuilt = {**forget, "persist_mode": "async"} if replicas == 1 else forget
-    configs = [
-        # Not `deny_purge`, which can never be undone: the right to purge is withheld by permissions.
-        _stream(
-            names.log,
-            (f"{prefix}.log.*",),
-            4 * GIB,
-            refuse,
-            deny_delete=True,
-            allow_direct=True,
-            duplicate_window=DEDUPE_S * NS_PER_S,
-            max_msg_size=limits.ENTRY_MAX_BYTES + headers,
-        ),
-        _stream(
-            names.jobs,
-            (subjects.jobs,),
-            GIB // 4,
-            refuse,
-            retention="workqueue",
-            duplicate_window=DEDUPE_S * NS_PER_S,
-            max_msg_size=limits.JOB_MAX_BYTES + headers,
-        ),
-        _stream(
-            names.refusals,
-            (subjects.refused("*"),),
-            GIB // 16,
-            forget,
-            max_age=int(limits.REFUSALS_AGE_MAX_S) * NS_PER_S,
-            allow_direct=True,
-        ),
-        _stream(
-            names.inbox,
-            (f"{prefix}.fact.>", f"{prefix}.request.*"),
-            2 * GIB,
-            refuse,
-            max_age=int(limits.INBOX_AGE_MAX_S) * NS_PER_S,
-            max_msg_size=limits.FACT_MESSAGE_MAX_BYTES + headers,
-        ),
-        _stream(
-            names.assignments,
-            (subjects.assignment("*"),),
-            GIB // 2,
-            refuse,
-            max_msgs_per_subject=1,
-            max_msg_size=limits.ASSIGNMENT_MAX_BYTES + headers,
-        ),
-        _stream(
-            names.output,
-            (f"{prefix}.out.*.*",),
-            2 * GIB,
-            rebuilt,
-            max_msgs_per_subject=OUTPUT_BATCHES_KEPT_MAX,
-            max_msg_size=limits.OUTPUT_BATCH_MAX_BYTES + headers,
-            allow_direct=True,
-        ),
-        _bucket(names, names.status_bucket, GIB // 2, rebuilt, max_msg_size=limits.STATUS_MAX_BYTES + headers),
-        _bucket(names, names.owners_bucket, GIB // 16, refuse),
-        _bucket(names, names.snapshots_bucket, GIB // 2, rebuilt),
-        _stream(
-            names.blobs,
-            (f"$O.{names.blobs_bucket}.C.>", f"$O.{names.blobs_bucket}.M.>"),
-            2 * GIB,
-            refuse,
-            allow_rollup_hdrs=True,
-            allow_direct=True,
-        ),
-    ]
-    return _fitted(configs, storage_max_bytes)
-
-
-def leases_config(names: Names) -> StreamConfig:
-    """Return the configuration of the lease bucket, the one stream that a controller may create."""
-    options = {"discard": "new", "storage": "memory", "allow_msg_ttl": True}
-    return _bucket(names, names.leases_bucket, LEASES_MAX_BYTES, options)
-
-
-def _stream(
-    name: str, subjects: tuple[str, ...], max_bytes: int, shared: Mapping[str, object], **options: object
-) -> StreamConfig:
-    fields = {"name": name, "subjects": subjects, "max_bytes": max_bytes, **shared, **options}
-    return msgspec.convert(fields, StreamConfig)
-
-
-def _bucket(names: Names, bucket: str, max_bytes: int, shared: Mapping[str, object], **options: object) -> StreamConfig:
-    return _stream(
-        names.stream_of(bucket),
-        (f"$KV.{bucket}.>",),
-        max_bytes,
-        shared,
-        max_msgs_per_subject=1,
-        allow_rollup_hdrs=True,
-        deny_delete=True,
-        **options,
-    )
-
-
-def _fitted(configs: list[StreamConfig], storage_max_bytes: int | None) -> list[StreamConfig]:
-    if storage_max_bytes is None:
-        return configs
-    share = storage_max_bytes * STORAGE_USED_RATIO / sum(config.max_bytes for config in configs)
-    if share >= 1:
-        return configs
-    return [msgspec.structs.replace(config, max_bytes=int(config.max_bytes * share)) for config in configs]
 
 
 async def provision(

@@ -10,9 +10,9 @@ import pytest
 from runfold.events.nats.consume import Delivered, Follower, parse_place
 from runfold.events.nats.errors import BrokerClosed, StreamsMissing
 from runfold.events.nats.inbox import Inbox, InboxMessage, InboxReset, purge_inbox
+from runfold.events.nats.layout import stream_configs
 from runfold.events.nats.names import Role
 from runfold.events.nats.publish import Acked, publish_acked
-from runfold.events.nats.streams import stream_configs
 from support.broker import ANSWER_TIMEOUT_S
 from support.waiting import until
 

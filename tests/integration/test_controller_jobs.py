@@ -14,9 +14,9 @@ from runfold.events.job import Job, encode_job, job_digest
 from runfold.events.limits import JOB_MAX_BYTES, REFUSAL_EXCERPT_MAX_BYTES
 from runfold.events.nats.api import Api
 from runfold.events.nats.cells import owner_cells
+from runfold.events.nats.layout import HEADERS_MAX_BYTES
 from runfold.events.nats.names import Role
 from runfold.events.nats.publish import Rejected, publish_acked
-from runfold.events.nats.streams import HEADERS_MAX_BYTES
 from runfold.events.transitions import ControllerChanged, RunAccepted
 from support.broker import BrokerForTest
 from support.controller import Observer, controller

@@ -8,9 +8,10 @@ import msgspec
 import pytest
 
 from runfold.events.nats.errors import StreamMismatch, StreamsMissing
+from runfold.events.nats.layout import leases_config, stream_configs
 from runfold.events.nats.names import Names
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
-from runfold.events.nats.streams import check, ensure_leases, leases_config, provision, stream_configs
+from runfold.events.nats.streams import check, ensure_leases, provision
 from support.broker import ANSWER_TIMEOUT_S
 from support.waiting import until
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from support.broker import BrokerForTest
 
 from runfold.events.nats.errors import Unanswered
+from runfold.events.nats.layout import stream_configs
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.names import Role
 from runfold.events.nats.publish import Acked, publish_acked
-from runfold.events.nats.streams import stream_configs
 
 ANSWER_TIMEOUT_S = 30.0
 
