@@ -14,7 +14,7 @@ from runfold.events.base import Cause
 from runfold.events.edges import GROUP_AT_WORK, state_name
 from runfold.events.evidence import slim
 from runfold.events.failures import cause_key
-from runfold.events.judge import numbering, standing
+from runfold.events.judge import numbering, rank_standing, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.state import Dropped, LateEvidence
 
@@ -64,6 +64,7 @@ class Draft:
         self._reports: dict[int, Reported] = {}
         self._reports_count = 0
         self._progress_count = 0
+        self._moved = False
         self._metrics = state.metrics
 
     @property
@@ -103,9 +104,22 @@ class Draft:
         self._dropped[why] = self._dropped.get(why, 0) + 1
 
     def report(self, item: Reported) -> None:
-        """Observe a report; what comes in thousands takes the shortest way."""
-        if self.count(item) == "folded" and self.judge(item) == "folded":
+        """Observe a report. They come in thousands: the rules of `count` and `judge`, the common case first."""
+        name = item.source
+        source = self.state.sources.get(name)
+        if (
+            source is None
+            or item.incarnation != source.incarnation
+            or item.number != self._numbers.get(name, source.folded) + 1
+        ):
+            self.count(item)
+            return
+        self._numbers[name] = item.number
+        found = rank_standing(self.state, self.state.group, item)
+        if found == "folded":
             self.keep_report(item)
+        else:
+            self.drop(found)
 
     def keep_report(self, item: Reported) -> None:
         """Keep a judged report: the newest of each rank stands until the draft is frozen."""
@@ -131,10 +145,11 @@ class Draft:
         """Let a rank go up the ladder, if that is up."""
         rank = self._ranks[number]
         if _LADDER[phase] > _LADDER[rank.phase]:
-            self._ranks[number] = replace(rank, phase=phase)
+            self.set_rank(replace(rank, phase=phase))
 
     def set_rank(self, rank: Rank) -> None:
         """Put a changed rank in its place."""
+        self._moved = True
         self._ranks[rank.rank] = rank
 
     def lose(self, sources: frozenset[str]) -> None:
@@ -206,8 +221,8 @@ class Draft:
         )
 
     def _group_done(self) -> Group | None:
-        if self.group is None:
-            return None
+        if self.group is None or not (self._reports or self._moved):
+            return self.group
         for number, item in self._reports.items():
             rank = self._ranks[number]
             step = rank.step if item.step is None else item.step
@@ -215,9 +230,9 @@ class Draft:
         return replace(self.group, ranks=tuple(self._ranks), progress=self.group.progress + self._progress_count)
 
     def _sources_done(self) -> dict[str, Source]:
-        touched = self._numbers.keys() | self._gaps.keys() | self.silences.keys()
-        if not touched:
+        if not (self._numbers or self._gaps or self.silences):
             return self.state.sources
+        touched = self._numbers.keys() | self._gaps.keys() | self.silences.keys()
         sources = dict(self.state.sources)
         for name in touched:
             source = sources[name]

@@ -67,6 +67,7 @@ _INPUT: Final = msgspec.json.Decoder(AnyInput)
 _TRANSITION: Final = msgspec.json.Decoder(AnyTransition)
 _LENIENT: Final = msgspec.json.Decoder(_Lenient)
 _KIND: Final = msgspec.json.Decoder(_Kind)
+_UNREADABLE: Final = (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _KNOWN: Final = frozenset(kind.__struct_config__.tag for union in (AnyInput, AnyTransition) for kind in union.__args__)
 
 
@@ -87,7 +88,7 @@ def decode_entry(data: bytes) -> Entry:
     """
     try:
         entry = _DECODER.decode(data)
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError):
+    except _UNREADABLE:
         return _decode_leniently(data)
     # Another version's envelope may happen to have the shape of this one's.
     return entry if entry.v == WIRE_VERSION else _decode_leniently(data)
@@ -109,6 +110,6 @@ def _decode_leniently(data: bytes) -> Entry:
         transitions = tuple(_TRANSITION.decode(raw) for raw in parts.transitions if _KIND.decode(raw).kind in _KNOWN)
         shell = {**whole, "inputs": msgspec.Raw(b"[]"), "transitions": msgspec.Raw(b"[]")}
         entry = _DECODER.decode(msgspec.json.encode(shell))
-    except (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except _UNREADABLE as error:
         raise NotAnEntry(f"not an entry: {error}") from None
     return msgspec.structs.replace(entry, inputs=inputs, transitions=transitions)

@@ -31,10 +31,21 @@ class PlaceOffer(Value, frozen=True, kw_only=True):
     slots: int
 
 
+class PoolFact(Fact, frozen=True, kw_only=True):
+    """What only the supervisor of the run's pool can say."""
+
+
+class RankFact(Fact, frozen=True, kw_only=True):
+    """What is said of one rank, in one of its lives."""
+
+    rank: int
+    life: int
+
+
 # --- by the supervisor -------------------------------------------------------------------------------------------
 
 
-class Queued(Fact, frozen=True, kw_only=True):
+class Queued(PoolFact, frozen=True, kw_only=True):
     """The group waits for room: runs ahead of it, slots free and slots needed."""
 
     ahead: int
@@ -42,20 +53,20 @@ class Queued(Fact, frozen=True, kw_only=True):
     needed: int
 
 
-class Placed(Fact, frozen=True, kw_only=True):
+class Placed(PoolFact, frozen=True, kw_only=True):
     """The whole group has its places; runners are being started on them."""
 
     places: tuple[PlaceOffer, ...]
 
 
-class PlacementFailed(Fact, frozen=True, kw_only=True):
+class PlacementFailed(PoolFact, frozen=True, kw_only=True):
     """No places: `busy` may change, `never` cannot."""
 
     verdict: Literal["busy", "never"]
     reason: str
 
 
-class RunnerLost(Fact, frozen=True, kw_only=True):
+class RunnerLost(PoolFact, frozen=True, kw_only=True):
     """A runner is gone: its exit code or signal, or neither when nobody could know."""
 
     node: str
@@ -64,7 +75,7 @@ class RunnerLost(Fact, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class CapacityChanged(Fact, frozen=True, kw_only=True):
+class CapacityChanged(PoolFact, frozen=True, kw_only=True):
     """The pool's slots by node, as of now."""
 
     slots: dict[str, int]
@@ -84,7 +95,7 @@ class PreemptionCancelled(Fact, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
-class Released(Fact, frozen=True, kw_only=True):
+class Released(PoolFact, frozen=True, kw_only=True):
     """The run's group holds nothing any more: no process, no port, no place."""
 
 
@@ -100,57 +111,47 @@ class RunnerReady(Fact, frozen=True, kw_only=True):
     clock_offset_s: float = 0.0
 
 
-class RankStarted(Fact, frozen=True, kw_only=True):
+class RankStarted(RankFact, frozen=True, kw_only=True):
     """A rank has loaded its entry point and is about to enter it.
 
     `next_port` is the port its runner holds for the rendezvous of the next attempt on the same places.
     """
 
-    rank: int
-    life: int
     pid: int
     next_port: int | None = None
     digest: str | None = None
     versions: dict[str, str] = {}
 
 
-class Reported(Fact, frozen=True, kw_only=True):
+class Reported(RankFact, frozen=True, kw_only=True):
     """A rank's report: its index from 0, its step if it named one, metrics (packed) where they are recorded."""
 
-    rank: int
-    life: int
     index: int
     step: int | None = None
     metrics: dict[str, Json] | None = None
     checkpoint: str | None = None
 
 
-class RankReturned(Fact, frozen=True, kw_only=True):
+class RankReturned(RankFact, frozen=True, kw_only=True):
     """A rank's function returned: its value (packed) or the digest of the blob that holds it; how many reports."""
 
-    rank: int
-    life: int
     reports: int
     value: Json = None
     blob: str | None = None
 
 
-class RankFailed(Fact, frozen=True, kw_only=True):
+class RankFailed(RankFact, frozen=True, kw_only=True):
     """A rank's function raised, or could not be loaded (`error.kind`)."""
 
-    rank: int
-    life: int
     error: ErrorInfo
 
 
-class RankExited(Fact, frozen=True, kw_only=True):
+class RankExited(RankFact, frozen=True, kw_only=True):
     """A rank's process is gone: exit code or signal, peak memory, last lines of its output.
 
     `asked` says that runfold itself ended it (a restart, a stop); `returned` that its function had returned.
     """
 
-    rank: int
-    life: int
     exit_code: int | None = None
     signal: int | None = None
     peak_memory_bytes: int | None = None

@@ -4,28 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from runfold.events.facts import (
-    CapacityChanged,
-    Placed,
-    PlacementFailed,
-    PreemptionCancelled,
-    PreemptionNoticed,
-    Queued,
-    RankExited,
-    RankFailed,
-    RankReturned,
-    RankStarted,
-    Released,
-    Reported,
-    RunnerLost,
-)
+from runfold.events.facts import CapacityChanged, PoolFact, PreemptionCancelled, PreemptionNoticed, RankFact
 
 if TYPE_CHECKING:
     from runfold.events.facts import AnyFact, Fact
     from runfold.events.state import Group, RunState, Source, Verdict
 
-OF_A_RANK: Final = (RankStarted, Reported, RankReturned, RankFailed, RankExited)
-BY_SUPERVISOR: Final = (Queued, Placed, PlacementFailed, RunnerLost, CapacityChanged, Released)
 ABOUT_NODES: Final = (CapacityChanged, PreemptionNoticed, PreemptionCancelled)
 """Facts that speak of nodes, not of an attempt: true whichever attempt the source had in mind."""
 
@@ -43,19 +27,25 @@ def numbering(source: Source | None, folded: int, item: Fact) -> Verdict:
 
 def standing(state: RunState, item: AnyFact) -> Verdict:
     """Judge a fact that is the next of its source by the attempt, rank and life it speaks of."""
-    if isinstance(item, BY_SUPERVISOR) and item.source != state.supervisor:
+    if isinstance(item, RankFact):
+        return rank_standing(state, state.group, item)
+    if isinstance(item, PoolFact) and item.source != state.supervisor:
         return "foreign"
     if isinstance(item, ABOUT_NODES):
         return "folded"
-    if item.attempt != state.attempt or state.group is None:
-        return "stale" if item.attempt < state.attempt else "foreign"
-    if isinstance(item, OF_A_RANK):
-        return rank_standing(state.group, item)
-    return "folded"
+    return _attempt_standing(state, item)
 
 
-def rank_standing(group: Group, item: RankStarted | Reported | RankReturned | RankFailed | RankExited) -> Verdict:
-    """Judge a fact about a rank of the present attempt."""
+def _attempt_standing(state: RunState, item: Fact) -> Verdict:
+    if item.attempt == state.attempt and state.group is not None:
+        return "folded"
+    return "stale" if item.attempt < state.attempt else "foreign"
+
+
+def rank_standing(state: RunState, group: Group | None, item: RankFact) -> Verdict:
+    """Judge a fact about a rank by the ranks of the present attempt."""
+    if group is None or item.attempt != state.attempt:
+        return _attempt_standing(state, item)
     if not 0 <= item.rank < len(group.ranks):
         return "foreign"
     rank = group.ranks[item.rank]

@@ -25,6 +25,7 @@ from runfold.events.facts import (
     Fact,
     Placed,
     PlacementFailed,
+    PlaceOffer,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -200,11 +201,8 @@ def _wait(draft: Draft, waiting: str) -> None:
 def _placed(draft: Draft, item: Placed) -> None:
     if draft.group is None or draft.group.layout:
         return
-    early = draft.group.early
-    places = tuple(
-        Place(node=offer.node, slots=offer.slots, source=offer.node, ready=early.get(offer.node))
-        for offer in item.places
-    )
+    known, early = {place.source: place for place in draft.group.places}, draft.group.early
+    places = tuple(_place(offer, known.get(offer.node), early.get(offer.node)) for offer in item.places)
     draft.change_group(lambda group: replace(group, places=places, early={}, waiting=None, released=False))
     slots, needed = sum(place.slots for place in places), draft.group.num_workers
     if slots < needed:
@@ -216,6 +214,12 @@ def _placed(draft: Draft, item: Placed) -> None:
         )
     if isinstance(draft.phase, Scheduling):
         draft.phase = replace(draft.phase, deadline_t=draft.t + draft.state.job.timeouts.start_timeout_s)
+
+
+def _place(offer: PlaceOffer, known: Place | None, early: Ready | None) -> Place:
+    """Return a place; what its runner said of itself before stays said."""
+    ready, lost = (known.ready, known.lost) if known is not None else (early, False)
+    return Place(node=offer.node, slots=offer.slots, source=offer.node, ready=ready, lost=lost)
 
 
 def _placement_failed(draft: Draft, item: PlacementFailed) -> None:
