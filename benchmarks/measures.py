@@ -79,7 +79,9 @@ def job(function: str, folder: Path | None = None, *, workers: int = 2, pool: st
     )
 
 
-async def run(client: Client, function: str, folder: Path | None = None, *, failures: int = 0, workers: int = 2) -> RunState:
+async def run(
+    client: Client, function: str, folder: Path | None = None, *, failures: int = 0, workers: int = 2
+) -> RunState:
     """Run one of the measured functions to its end."""
     wanted = job(function, folder, workers=workers, failures=failures)
     await client.submit(wanted)
@@ -108,9 +110,7 @@ def cold_run() -> float:
     """`runfold run` of an empty function, everything included, in seconds."""
     with tempfile.TemporaryDirectory(prefix="runfold-bench-") as name:
         began = time.perf_counter()
-        subprocess.run(
-            [RUNFOLD, "run", f"{FUNCTIONS}:empty", "--data", name], check=True, stdout=subprocess.DEVNULL
-        )
+        subprocess.run([RUNFOLD, "run", f"{FUNCTIONS}:empty", "--data", name], check=True, stdout=subprocess.DEVNULL)
         return time.perf_counter() - began
 
 

@@ -35,6 +35,7 @@ PUBLISH_TIMEOUT_S: Final = 5.0
 LISTING_TIMEOUT_S: Final = 10.0
 REQUEST_REPEAT_S: Final = 2.0
 STATUS_POLL_S: Final = 0.1
+ENDED_ALREADY: Final = "the run had ended already; nothing was changed"
 ID_SUFFIX_COUNT: Final = 5
 _SUFFIX_ALPHABET: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 
@@ -144,8 +145,11 @@ class Client:
         """
         import asyncio
 
-        if await self.status(run) is None:
+        before = await self.status(run)
+        if before is None:
             raise NotFoundError(f"the service knows no run {run!r}")
+        if before.terminal:
+            return ENDED_ALREADY
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         publish_at = loop.time()

@@ -48,13 +48,25 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         contexts_dir=Path(config_home) / "nats" / "context",
         peer_variables=tuple(sorted(name for name in env if name.startswith("RAY_TRAIN_"))),
         no_color=bool(env.get("NO_COLOR")),
-        user=env.get("USER") or env.get("LOGNAME") or "",
+        user=_user(env),
     )
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment for a process of our own: this one's, with the working directory kept off its path."""
     return {**os.environ, "PYTHONSAFEPATH": "1", **(extra or {})}
+
+
+def _user(env: Mapping[str, str]) -> str:
+    """Return what this user is called: as the environment says, or as the machine knows them."""
+    import getpass
+
+    if name := env.get("USER") or env.get("LOGNAME"):
+        return name
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def _default_data_dir() -> str:

@@ -48,19 +48,20 @@ def failure_text(failure: Failure) -> str:
     lines = [f"{who} failed in attempt {failure.attempt}: {failure.error.headline}"]
     if failure.error.where:
         lines.append(f"  at {failure.error.where}")
-    if failure.error.traceback:
-        lines += ["", *(f"  {line}" for line in failure.error.traceback.rstrip().splitlines())]
+    traceback = (failure.error.traceback or "").rstrip().splitlines()
+    if len(traceback) > 1:  # one line is the headline again
+        lines += ["", *(f"  {line}" for line in traceback)]
     return "\n".join(lines)
 
 
 def budgets_text(state: RunState) -> str:
-    """Return what is spent and left of each budget that has a limit or was used."""
-    parts = [
-        f"{name} {budget.spent} of {'unlimited' if budget.limit < 0 else budget.limit}"
+    """Return what is spent and left of each budget."""
+    return "budgets: " + "; ".join(
+        f"{name} {budget.spent}, unlimited"
+        if budget.limit < 0
+        else f"{name} {budget.spent} of {budget.limit}, {max(0, budget.limit - budget.spent)} left"
         for name, budget in state.budgets.items()
-        if budget.spent or budget.limit > 0
-    ]
-    return "budgets spent: " + (", ".join(parts) if parts else "none; no failure was allowed (failure.max_failures=0)")
+    )
 
 
 def _finished(state: RunState) -> str:

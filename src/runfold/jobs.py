@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
@@ -75,13 +74,11 @@ def _read_file(path: Path) -> dict[str, object]:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"the job file {path} cannot be read: {error.strerror}") from None
+    decode = msgspec.toml.decode if path.suffix == ".toml" else msgspec.json.decode
     try:
-        fields: object = tomllib.loads(data.decode()) if path.suffix == ".toml" else json.loads(data)
-    except ValueError as error:
-        raise UsageError(f"the job file {path} is no {path.suffix[1:].upper()}: {error}") from None
-    if not isinstance(fields, dict):
-        raise UsageError(f"the job file {path} holds no object of a job's fields")
-    return fields
+        return decode(data, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"the job file {path} cannot be read as {path.suffix[1:].upper()}: {error}") from None
 
 
 def _value(text: str) -> Json:
@@ -99,7 +96,7 @@ def _put(fields: dict[str, object], path: str, value: object) -> None:
         inner = place.setdefault(parent, {})
         if not isinstance(inner, dict):
             raise UsageError(f"--set {path}: {parent} is {inner!r}, which has no parts")
-        place = inner
+        place = cast("dict[str, object]", inner)
     place[last] = value
 
 

@@ -161,7 +161,7 @@ async def _abort_when_asked(
     if detach:
         raise Detached(f"{run} goes on; follow it again with: runfold watch {run}")
     order.say(f"{caught.name}: aborting {run}; once more to stop at once")
-    asking = asyncio.ensure_future(_ask_abort(client, run, f"interrupted by {caught.name}"))
+    asking = asyncio.ensure_future(_ask_abort(client, run, f"interrupted ({caught.name})", order.where.settings.user))
     try:
         await caught.second.wait()
     finally:
@@ -170,8 +170,8 @@ async def _abort_when_asked(
     raise RunAbortedError(f"{run} was stopped at once, without waiting for its orderly end")
 
 
-async def _ask_abort(client: Client, run: str, reason: str) -> None:
-    request = AbortRun(id=new_request_id(), reason=reason, by="interrupt")
+async def _ask_abort(client: Client, run: str, reason: str, by: str) -> None:
+    request = AbortRun(id=new_request_id(), reason=reason, by=by)
     while True:
         try:
             await client.request(run, request)

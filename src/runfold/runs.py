@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,7 +19,7 @@ from runfold.replay.errors import NotFound
 from runfold.replay.source import load
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator
 
     from runfold.client import Client
     from runfold.events.status import Status
@@ -41,15 +42,20 @@ class Listed(Document, frozen=True, kw_only=True):
     where: str
 
 
-async def clients(where: Where) -> AsyncIterator[Client]:
-    """Yield a client of the service, then one of each one-shot run that is under way.
+def clients(where: Where) -> aclosing[AsyncGenerator[Client, None]]:
+    """Give a client of the service, then one of each one-shot run that is under way: `async with`, then `async for`.
 
     Raises:
         UnreachableError: the service that was named does not answer.
     """
-    for address in where.services():
-        async with open_client(address) as client:
-            yield client
+
+    async def each() -> AsyncGenerator[Client, None]:
+        for address in where.services():
+            async with open_client(address) as client:
+                yield client
+
+    # Closed by who uses it: left to the garbage, a connection would be closed when its tasks are gone already.
+    return aclosing(each())
 
 
 async def find_status(where: Where, run: str) -> Status | JobRefused:
@@ -61,9 +67,10 @@ async def find_status(where: Where, run: str) -> Status | JobRefused:
     """
     unreachable: UnreachableError | None = None
     try:
-        async for client in clients(where):
-            if (found := await _live_status(client, run)) is not None:
-                return found
+        async with clients(where) as each:
+            async for client in each:
+                if (found := await _live_status(client, run)) is not None:
+                    return found
     except UnreachableError as error:
         unreachable = error
     try:
@@ -96,10 +103,11 @@ async def list_runs(where: Where) -> list[Listed]:
     """Return every run that is known, the newest first; one that stands in two places is listed once."""
     found: dict[str, Listed] = {}
     place = "service"
-    async for client in clients(where):
-        for status in await client.statuses():
-            found.setdefault(status.run, _listed(status, place))
-        place = "once"
+    async with clients(where) as each:
+        async for client in each:
+            for status in await client.statuses():
+                found.setdefault(status.run, _listed(status, place))
+            place = "once"
     for last in list_archives(where.data_dir):
         found.setdefault(
             last.run,
@@ -120,10 +128,11 @@ async def list_runs(where: Where) -> list[Listed]:
 async def list_refused(where: Where) -> list[JobRefused]:
     """Return the jobs that were refused, the newest first."""
     found: list[JobRefused] = []
-    async for client in clients(where):
-        names = client.names
-        messages = await client.collect(names.refusals, [names.subjects.refused("*")], last_per_subject=False)
-        found += [msgspec.json.decode(message.data, type=JobRefused) for message in messages]
+    async with clients(where) as each:
+        async for client in each:
+            names = client.names
+            messages = await client.collect(names.refusals, [names.subjects.refused("*")], last_per_subject=False)
+            found += [msgspec.json.decode(message.data, type=JobRefused) for message in messages]
     return sorted(found, key=lambda item: (item.at, item.sequence), reverse=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-import sysconfig
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +14,7 @@ from runfold.events.config import BackendConfig, CheckpointConfig, Config, Failu
 from runfold.events.job import Job
 from runfold.jobs import complete
 from runfold.locate import find
+from runfold.pickling import pickle_function
 from runfold.progress import progress
 from runfold.result import result_of
 from runfold.run import Order, run_job
@@ -80,7 +80,7 @@ class Trainer:
             entrypoint = train_loop_per_worker
         else:
             _check_function(train_loop_per_worker)
-            self._blob = _pickle_function(train_loop_per_worker)
+            self._blob = pickle_function(train_loop_per_worker)
             entrypoint = _BLOB_PREFIX + hashlib.sha256(self._blob).hexdigest()
         scaling = scaling_config or ScalingConfig()
         self._locally = scaling.max_workers == 0
@@ -158,31 +158,6 @@ def _check_function(function: object) -> None:
         raise UsageError(
             f"train_loop_per_worker: needs {len(required)} arguments ({names}); it may need one, the config"
         )
-
-
-def _pickle_function(function: Callable[..., object]) -> bytes:
-    """Pickle a function; one that stands in the user's own module by value, since ranks may not find that module."""
-    import cloudpickle
-
-    module = inspect.getmodule(function)
-    by_value = module is not None and module.__name__ != "__main__" and not _is_installed(module.__file__)
-    if module is None or not by_value:
-        data: bytes = cloudpickle.dumps(function)
-        return data
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        valued: bytes = cloudpickle.dumps(function)
-        return valued
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_installed(file: str | None) -> bool:
-    """Say whether a module's file is where every rank has it: in the standard library or among the packages."""
-    if file is None:
-        return True
-    paths = sysconfig.get_paths()
-    return any(Path(file).is_relative_to(paths[name]) for name in ("stdlib", "purelib", "platlib"))
 
 
 def _name(function: Callable[..., object] | str) -> str:

@@ -34,7 +34,7 @@ async def serve(plan: Plan, say: Callable[[str], None], ready: Callable[[Service
 
 async def _until_told(service: Service, told: asyncio.Event, plan: Plan, say: Callable[[str], None]) -> None:
     tasks = [
-        asyncio.ensure_future(told.wait()),
+        asyncio.ensure_future(_told(told)),
         asyncio.ensure_future(service.tend()),
         asyncio.ensure_future(_archive(service, plan, say)),
     ]
@@ -46,6 +46,10 @@ async def _until_told(service: Service, told: asyncio.Event, plan: Plan, say: Ca
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _told(told: asyncio.Event) -> None:
+    await told.wait()
 
 
 async def _archive(service: Service, plan: Plan, say: Callable[[str], None]) -> None:

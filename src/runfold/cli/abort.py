@@ -9,7 +9,7 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.show import print_json
-from runfold.client import new_request_id
+from runfold.client import ENDED_ALREADY, new_request_id
 from runfold.errors import NotFoundError
 from runfold.events.requests import AbortRun
 from runfold.locate import find
@@ -42,10 +42,11 @@ def command(
 
 
 async def _abort(where: Where, run: str, request: AbortRun) -> str:
-    async for client in clients(where):
-        try:
-            return await client.request(run, request)
-        except NotFoundError:
-            continue
+    async with clients(where) as each:
+        async for client in each:
+            try:
+                return await client.request(run, request)
+            except NotFoundError:
+                continue
     await find_status(where, run)  # one that stands in the archive has ended; NotFoundError for the others
-    return "it had ended already; nothing was changed"
+    return ENDED_ALREADY

@@ -90,15 +90,16 @@ class Printer:
 
 
 async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> None:
-    async for client in clients(where):
-        if await client.status(run) is None:
-            continue
-        if follow:
-            await _follow(client, run, printer)
-        else:
+    async with clients(where) as each:
+        async for client in each:
+            if await client.status(run) is None:
+                continue
+            if follow:
+                await _follow(client, run, printer)
+                return
             async for batch in read_output(client.connection, run, rank="*" if printer.rank is None else printer.rank):
                 printer.take(batch.data)
-        return
+            return
     await find_status(where, run)  # NotFoundError when the archive does not know it either
     store = open_store(archive_path(where.data_dir, run))
     last = read_last(store)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, safe_text
 from runfold.cli.submit import NameOption, SetOption, TargetArgument, WorkersOption, job_of
 from runfold.controller.status import status
 from runfold.errors import EXIT_ABORTED, EXIT_FINDINGS, EXIT_FINE
@@ -53,7 +53,9 @@ def command(
     if output == "json":
         print_json(status(state, outcome.head, state.accepted_at))
     else:
-        print(f"\n{ending_text(state)}", file=sys.stdout if isinstance(state.phase, Finished) else sys.stderr)
+        print(
+            f"\n{safe_text(ending_text(state))}", file=sys.stdout if isinstance(state.phase, Finished) else sys.stderr
+        )
     raise typer.Exit(exit_code_for(state.phase))
 
 

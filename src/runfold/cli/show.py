@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from runfold.replay.escape import safe_lines
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -20,6 +22,11 @@ def print_json_line(value: object) -> None:
     """Print a value as JSON on one line, at once: for streams of records."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
+
+
+def safe_text(text: str) -> str:
+    """Return a text whose lines cannot take a terminal over, whatever a log says in them."""
+    return "\n".join(safe_lines(text))
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

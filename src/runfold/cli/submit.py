@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -78,8 +77,14 @@ def job_of(where: Where, target: str, workers: int | None, settings: list[str] |
     """
     service = where.service()
     here = str(Path.cwd()) if service is not None and service.local else None
-    by = f"{where.settings.user or os.getuid()}"
-    return job_from(target, workers=workers, settings=settings or (), name=name, working_dir=here, requested_by=by)
+    return job_from(
+        target,
+        workers=workers,
+        settings=settings or (),
+        name=name,
+        working_dir=here,
+        requested_by=where.settings.user,
+    )
 
 
 async def _submit(address: Address, job: Job) -> Receipt:

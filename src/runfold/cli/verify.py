@@ -24,6 +24,6 @@ def command(
 ) -> None:
     """Decide again on the inputs that the log recorded. The same decider must decide the same."""
     history = asyncio.run(open_history(find(data, server, context), target))
-    report = verify(history, decider())
+    report = verify(history, decider=decider())
     show_json(report) if output == "json" else show_lines(render_verify(report, look()))
     raise typer.Exit(report.exit_code())
