@@ -253,7 +253,7 @@ def _spawn(
             pass_fds=(lock,),
             # A Ctrl-C in the terminal is for whoever started us; the broker is stopped last, by that one.
             start_new_session=True,
-            preexec_fn=preparation,  # noqa: PLW1509 - one prctl call, looked up before the fork
+            preexec_fn=preparation,  # noqa: PLW1509 - two system calls, looked up before the fork
         )
     os.pwrite(lock, f"{process.pid}\n".encode(), 0)
     try:
@@ -272,9 +272,12 @@ def _preparation(die_with_parent: bool) -> Callable[[], None] | None:
     import ctypes
 
     prctl = ctypes.CDLL(None, use_errno=True).prctl
+    parent = os.getpid()
 
     def ask_to_die_with_parent() -> None:
         prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:  # it died before it was asked for
+            os._exit(1)
 
     return ask_to_die_with_parent
 

@@ -122,7 +122,7 @@ class Cells:
         return await self._write(key, b"", {_OPERATION: "DEL"}, expected, PUT_TIMEOUT_S)
 
     async def read_all(self, timeout_s: float = READ_TIMEOUT_S) -> dict[str, Cell]:
-        """Return the last message of every key.
+        """Return the last message of every key of one part (`storage.x` has two).
 
         Raises:
             Unanswered: not all of them arrived in time.

@@ -115,7 +115,7 @@ class Follower:
             waiting.cancel()
 
     async def wait_ended(self) -> None:
-        """Wait until following ends by itself, and raise why."""
+        """Wait until following ends by itself, and raise why; return when it was closed."""
         await asyncio.shield(self._failed)
 
     async def close(self) -> None:
@@ -125,6 +125,8 @@ class Follower:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         self._task = None
+        if not self._failed.done():
+            self._failed.set_result(None)
 
     async def _run(self) -> None:
         forget = self._connection.on_change(self._disturbed)

@@ -85,7 +85,7 @@ class Inbox:
         return await self._follower.wait_caught_up(timeout_s)
 
     async def wait_ended(self) -> None:
-        """Wait until reading ends by itself (connection closed, stream gone), and raise why."""
+        """Wait until reading ends by itself (connection closed, stream gone), and raise why; return when closed."""
         await self._follower.wait_ended()
 
     async def close(self) -> None:
