@@ -7,19 +7,33 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import io
 import sysconfig
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast
+from types import CodeType, ModuleType
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
+    from collections.abc import Callable, Mapping
+
+    Reduced = tuple[object, tuple[object, ...]]
+
+_NO_FILE: Final = "<dynamic-code>"
+"""What newer versions of cloudpickle write for the file in which a function stands."""
+
+
+class _Pickler(Protocol):
+    dispatch_table: Mapping[type, Callable[[CodeType], Reduced]]
+
+    def __init__(self, file: io.BytesIO) -> None: ...
+    def dump(self, obj: object) -> None: ...
 
 
 class _CloudPickle(Protocol):
     """The part of cloudpickle that is used."""
 
-    def dumps(self, obj: object) -> bytes: ...
+    Pickler: type[_Pickler]
+
     def register_pickle_by_value(self, module: ModuleType) -> None: ...
     def unregister_pickle_by_value(self, module: ModuleType) -> None: ...
 
@@ -29,12 +43,28 @@ def pickle_function(function: Callable[..., object]) -> bytes:
     cloudpickle = cast("_CloudPickle", importlib.import_module("cloudpickle"))
     module = inspect.getmodule(function)
     if module is None or module.__name__ == "__main__" or _is_installed(module.__file__):
-        return cloudpickle.dumps(function)
+        return _dumps(cloudpickle, function)
     cloudpickle.register_pickle_by_value(module)
     try:
-        return cloudpickle.dumps(function)
+        return _dumps(cloudpickle, function)
     finally:
         cloudpickle.unregister_pickle_by_value(module)
+
+
+def _dumps(cloudpickle: _CloudPickle, function: object) -> bytes:
+    """Pickle with the names of files kept: a traceback of a rank must show where its user's code stands."""
+    reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
+
+    def with_file(code: CodeType) -> Reduced:
+        make, parts = reduce_code(code)
+        return make, tuple(code.co_filename if part == _NO_FILE else part for part in parts)
+
+    # The table is read when a pickler is made, so it must be its class's.
+    table = {**cloudpickle.Pickler.dispatch_table, CodeType: with_file}
+    kind = cast("type[_Pickler]", type("_FilesKept", (cloudpickle.Pickler,), {"dispatch_table": table}))
+    buffer = io.BytesIO()
+    kind(buffer).dump(function)
+    return buffer.getvalue()
 
 
 def _is_installed(file: str | None) -> bool:
