@@ -17,7 +17,7 @@ from runfold.controller.host import Host, Setting
 from runfold.controller.patience import GaveUp, Patience
 from runfold.controller.ports import JobDelivery, Unavailable
 from runfold.controller.safe import root_of, shown, shown_error
-from runfold.controller.seed import NewRun, Quarantined
+from runfold.controller.seed import NewRun, Quarantined, Unwritten
 from runfold.controller.takeover import read_acceptance
 from runfold.events.base import Origin
 from runfold.events.conclusions import JobTaken
@@ -126,6 +126,9 @@ class Intake:
         hosted = self._host.start(wanted.run, self._new_run(wanted))
         if await hosted.begun():
             return await self._exists(wanted)
+        if isinstance(hosted.ending, Unwritten):
+            # It was being taken over, from a key that a former life of ours left before it wrote entry 0.
+            return await self._settle(wanted)
         if is_first and isinstance(hosted.ending, Quarantined):
             reason = hosted.ending.reason
             self._host.forget(wanted.run)

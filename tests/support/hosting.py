@@ -14,9 +14,10 @@ from runfold.controller.host import Setting
 from runfold.controller.main import host_runs
 from runfold.controller.seed import Identity
 from runfold.events.assignment import Assignment
+from runfold.events.beats import Folded
 from runfold.events.conclusions import Decider
 from runfold.events.config import FailureConfig, ScalingConfig
-from runfold.events.entry import Entry, hash_entry
+from runfold.events.entry import Entry, decode_entry, hash_entry
 from runfold.events.facts import (
     AnyFact,
     Fact,
@@ -33,7 +34,7 @@ from runfold.events.job import Job, encode_job
 from runfold.events.requests import Join
 from runfold.events.status import Status
 from runfold.events.subjects import Subjects
-from support.memory_ports import MemoryRun, MemoryWorld
+from support.memory_ports import Happened, MemoryRun, MemoryWorld
 from support.waiting import until
 
 F = TypeVar("F", bound=Fact)
@@ -214,3 +215,20 @@ def chained(run: MemoryRun) -> list[Entry]:
         assert after.prev == hash_entry(data)
         assert (after.n, after.t >= before.t) == (before.n + 1, True)
     return entries
+
+
+def heads_acknowledged(happened: Happened) -> None:
+    """Write-ahead: whatever was shown was made of an entry acknowledged before it (promise 2)."""
+    heads: set[tuple[int, str]] = set()
+    for what, data in happened.told:
+        if what == "entry":
+            entry = decode_entry(data)
+            heads.add((entry.n, hash_entry(data)))
+        elif what == "assignment":
+            made_of = msgspec.json.decode(data, type=Assignment)
+            assert (made_of.n, made_of.hash) in heads
+        elif what == "status":
+            head = msgspec.json.decode(data, type=Status).head
+            assert (head.n, head.hash) in heads
+        else:
+            assert msgspec.json.decode(data, type=Folded).n in {n for n, _ in heads}

@@ -63,8 +63,9 @@ class WatchedLog:
         return answer
 
     async def read(self, after_sequence: int = 0) -> AsyncIterator[Stored]:
-        """Read everything after a sequence."""
+        """Read everything after a sequence: what is read stands, as well as what is acknowledged."""
         async for stored in self.log.read(after_sequence):
+            self._happened.add("entry", stored.data)
             yield stored
 
     async def last_sequence(self) -> int:
@@ -231,6 +232,7 @@ class MemoryJobs:
     def __init__(self) -> None:
         self.acked: list[int] = []
         self.termed: list[int] = []
+        self.published: dict[int, bytes] = {}
         self.refusals: dict[int, bytes] = {}
         self.refusals_full = False
         self.last_sequence = 0
@@ -241,6 +243,7 @@ class MemoryJobs:
         if again is None:
             self.last_sequence += 1
         sequence = self.last_sequence if again is None else again
+        self.published[sequence] = data
         self._queue.put_nowait(MemoryJob(sequence, data, self, ack_lost))
         return sequence
 

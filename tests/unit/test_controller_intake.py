@@ -107,6 +107,20 @@ def test_a_run_held_by_another_controller_is_left_in_the_queue() -> None:
     run(story())
 
 
+def test_a_run_claimed_by_a_former_life_is_begun_at_once() -> None:
+    """The OWNERS key stands, entry 0 does not: take-over finds nothing, while the job is there again."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        world.owners.values["digits-1"] = "ctl-0"
+        world.jobs.publish(encode_job(job()))
+        async with hosting(world):
+            await until(lambda: world.jobs.acked == [1])
+            assert len(world.of("digits-1").log.entries) == 1
+
+    run(story())
+
+
 def test_a_job_that_trips_a_bug_is_refused_and_the_next_one_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(data: bytes) -> object:
         if b"boom" in data:

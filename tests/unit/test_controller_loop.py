@@ -10,40 +10,20 @@ import pytest
 
 from runfold.controller.decide import decide
 from runfold.controller.decision import Decision
-from runfold.events.assignment import Assignment
-from runfold.events.beats import Folded
 from runfold.events.entry import AnyInput, Head, decode_entry, hash_entry
 from runfold.events.facts import Reported
 from runfold.events.fold import fold_all
 from runfold.events.job import encode_job
 from runfold.events.memory import FaultKind
 from runfold.events.state import AnyState
-from runfold.events.status import Status
-from support.hosting import Group, assignment, chained, hosting, job, shown, status, taken
-from support.memory_ports import Happened, MemoryWorld
+from support.hosting import Group, assignment, chained, heads_acknowledged, hosting, job, shown, status, taken
+from support.memory_ports import MemoryWorld
 from support.virtual import run_virtual
 from support.waiting import until
 
 
 def run(story: Coroutine[None, None, None]) -> None:
     run_virtual(story)
-
-
-def heads_acknowledged(happened: Happened) -> None:
-    """Write-ahead: whatever was shown was made of an entry acknowledged before it (promise 2)."""
-    heads: set[tuple[int, str]] = set()
-    for what, data in happened.told:
-        if what == "entry":
-            entry = decode_entry(data)
-            heads.add((entry.n, hash_entry(data)))
-        elif what == "assignment":
-            made_of = msgspec.json.decode(data, type=Assignment)
-            assert (made_of.n, made_of.hash) in heads
-        elif what == "status":
-            head = msgspec.json.decode(data, type=Status).head
-            assert (head.n, head.hash) in heads
-        else:
-            assert msgspec.json.decode(data, type=Folded).n in {n for n, _ in heads}
 
 
 def test_a_run_from_its_job_to_its_end() -> None:
