@@ -20,9 +20,7 @@ def note(config: Notes, what: str) -> None:
     """Write down when something happened."""
     context = runfold.get_context()
     name = f"{what}.{context.get_attempt()}.{context.get_world_rank()}"
-    path = Path(config["folder"]) / name
-    path.with_suffix(".tmp").write_text(repr(time.monotonic()))
-    path.with_suffix(".tmp").rename(path)
+    (Path(config["folder"]) / name).write_text(repr(time.monotonic()))
 
 
 def empty() -> None:
