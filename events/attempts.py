@@ -73,6 +73,7 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
         addr=transition.addr,
         port=transition.port,
         ranks=ranks,
+        early={},
         waiting=None,
     )
     return replace(

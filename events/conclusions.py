@@ -46,21 +46,29 @@ class TimerFired(Conclusion, frozen=True, kw_only=True):
 
 
 class SilenceConcluded(Conclusion, frozen=True, kw_only=True):
-    """A source said nothing for `silence_s` of observed time; `lost`: through the whole timeout, with evidence."""
+    """A source said nothing for `silence_s` of observed time; `lost`: through the whole timeout, with evidence.
+
+    A silence of 0 s says that it is heard again. `incarnation`: whose silence it is; 0: whoever speaks now.
+    """
 
     source: str
     silence_s: float
     lost: bool
     reason: str
+    incarnation: int = 0
 
 
 class ProgressStopped(Conclusion, frozen=True, kw_only=True):
-    """Ranks made no report for `quiet_s`; `limit_s` is the `progress_timeout_s` of the job, or None: only shown."""
+    """Ranks made no report for `quiet_s`; `limit_s` is the `progress_timeout_s` of the job, or None: only shown.
+
+    No ranks says that all of them move again. `attempt`: whose ranks; 0: those of the present one.
+    """
 
     ranks: tuple[int, ...]
     quiet_s: float
     limit_s: float | None
     stacks: dict[str, str] = {}
+    attempt: int = 0
 
 
 class MessageMalformed(Conclusion, frozen=True, kw_only=True):

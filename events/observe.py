@@ -47,10 +47,8 @@ from runfold.events.state import (
     Fired,
     PendingRequest,
     Place,
-    Preempting,
     RankExit,
     Ready,
-    Running,
     Scheduling,
     Stuck,
     TakeOver,
@@ -203,7 +201,7 @@ def _placed(draft: Draft, item: Placed) -> None:
         return
     known, early = {place.source: place for place in draft.group.places}, draft.group.early
     places = tuple(_place(offer, known.get(offer.node), early.get(offer.node)) for offer in item.places)
-    draft.change_group(lambda group: replace(group, places=places, early={}, waiting=None, released=False))
+    draft.change_group(lambda group: replace(group, places=places, waiting=None, released=False))
     slots, needed = sum(place.slots for place in places), draft.group.num_workers
     if slots < needed:
         message = f"the pool placed {slots} of {needed} ranks"
@@ -256,10 +254,9 @@ def _runner_ready(draft: Draft, item: RunnerReady) -> None:
     ready = Ready(addr=item.addr, port=item.port, offset_s=draft.t - item.clock_s, measured_s=item.clock_offset_s)
 
     def introduce(group: Group) -> Group:
-        if not group.places:
-            return replace(group, early={**group.early, item.source: ready})
+        early = group.early if group.layout else {**group.early, item.source: ready}
         places = tuple(replace(place, ready=ready) if place.source == item.source else place for place in group.places)
-        return replace(group, places=places)
+        return replace(group, places=places, early=early)
 
     draft.change_group(introduce)
 
@@ -351,7 +348,8 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
 
 def _silent(draft: Draft, item: SilenceConcluded) -> None:
     """A runner that is lost takes its node along; a silence of 0 s says that the source is heard again."""
-    if item.source not in draft.state.sources:
+    source = draft.state.sources.get(item.source)
+    if source is None or item.incarnation not in (0, source.incarnation):
         return
     draft.silences[item.source] = item.silence_s or None
     group = draft.state.group
@@ -374,7 +372,7 @@ def _silent(draft: Draft, item: SilenceConcluded) -> None:
 
 def _stuck(draft: Draft, item: ProgressStopped) -> None:
     """Ranks without progress; none named says that all of them move again."""
-    if draft.group is None or not isinstance(draft.state.phase, Running | Preempting):
+    if draft.group is None or not draft.at_work or item.attempt not in (0, draft.group.attempt):
         return
     stuck = Stuck(ranks=item.ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause)
     draft.group = replace(draft.group, stuck=stuck if item.ranks else None)

@@ -199,11 +199,11 @@ class Stuck(Value, frozen=True, kw_only=True):
 class Group(Value, frozen=True, kw_only=True):
     """The group of the present attempt.
 
-    `places` is empty until the supervisor said `Placed`, `layout` until every runner is ready; `early` holds runners
-    that were ready before their place was known. `failures` holds what failed and is not dealt with, in order of first
-    cause, at most `ERRORS_INLINE_MAX_COUNT`; `failed` counts all of it. `handled`: the attempt's end is decided, later
-    failures are late evidence. `released`: the supervisor said that nothing is held any more. `news` is the input that
-    last moved the group on. `progress` counts rank 0's reports.
+    `places` is empty until the supervisor said `Placed`, `layout` until every runner is ready; `early` holds what
+    runners said of themselves before it, whether their place was known or not. `failures` holds what failed and is
+    not dealt with, in order of first cause, at most `ERRORS_INLINE_MAX_COUNT`; `failed` counts all of it. `handled`:
+    the attempt's end is decided, later failures are late evidence. `released`: the supervisor said that nothing is
+    held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports.
     """
 
     attempt: int

@@ -1,6 +1,7 @@
 """A rank, a runner or a node fails: which failure was first, what it costs, and where the group starts again."""
 
 import pytest
+from msgspec.structs import replace
 
 from runfold.controller.assignment import assignment
 from runfold.controller.policies import DEFAULT, BudgetedFailures, Choice, FixedScaling, Policies
@@ -9,7 +10,7 @@ from runfold.events.conclusions import ProgressStopped, SilenceConcluded
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.failures import ErrorInfo, Failure
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
-from runfold.events.requests import AdmitNode
+from runfold.events.requests import AbortRun, AdmitNode
 from runfold.events.state import Errored, Restarting, RunState
 from runfold.events.transitions import (
     AttemptStarted,
@@ -368,10 +369,20 @@ def test_given_no_progress_when_the_rank_returned_in_the_same_entry_then_it_did_
     assert run.none(FailureDecided)
 
 
-def test_given_no_progress_when_the_group_is_not_at_work_then_it_is_passed_over() -> None:
+def test_given_no_progress_of_ranks_that_are_not_at_work_or_of_another_attempt_then_it_is_passed_over() -> None:
     run = Run(2).lays_out().says(stopped(0, limit_s=70.0))
     assert run.said == ()
-    assert run.group.stuck is None
+    run = Run(2, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0)).starts().says(replace(stopped(0, limit_s=70.0), attempt=1))
+    assert run.said == ()
+    run.says(AbortRun(id="r1")).says(stopped(0, limit_s=70.0))
+    assert run.said == ()
+
+
+def test_given_silence_of_an_older_incarnation_then_it_is_passed_over() -> None:
+    run = Run(1).running().join("local", boot="b2").says(replace(silence("local", lost=True), incarnation=1))
+    assert run.said == ()
+    assert run.state.sources["local"].silence_s is None
 
 
 # --- options
