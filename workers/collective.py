@@ -64,10 +64,15 @@ class CollectiveHub:
         self._connections: set[asyncio.Task[None]] = set()
         self._secret = b""
 
-    async def listen(self, secret: bytes, host: str = "127.0.0.1", port: int = 0) -> int:
-        """Take in the other runners of the attempt; return the port."""
+    async def listen(
+        self, secret: bytes, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None
+    ) -> int:
+        """Take in the other runners of the attempt, on `sock` if a port was held; return the port."""
         self._secret = secret
-        self._server = await asyncio.start_server(self._serve, host, port)
+        if sock is not None:
+            self._server = await asyncio.start_server(self._serve, sock=sock)
+        else:
+            self._server = await asyncio.start_server(self._serve, host, port)
         address: tuple[str, int] = self._server.sockets[0].getsockname()
         return address[1]
 

@@ -13,11 +13,11 @@ from runfold.events.beats import RankBeat
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
 from runfold.events.transitions import RankLaid
-from runfold.workers.collective import CollectiveHub, Collectives
 from runfold.workers.config import missing_names
 from runfold.workers.facts import Facts
 from runfold.workers.life import Order, RankLife
 from runfold.workers.link import Collected, Go, Refused, Start
+from runfold.workers.meeting import Meeting
 from runfold.workers.outlet import Outlet
 from runfold.workers.output import OutputCut
 from runfold.workers.pipe import RunnerSpec
@@ -40,7 +40,6 @@ class RankGroup:
         blobs: Blobs,
         connection: Connection,
         facts: Facts,
-        port: HeldPort,
         on_change: Callable[[], None],
     ) -> None:
         self._spec = spec
@@ -48,12 +47,11 @@ class RankGroup:
         self._blobs = blobs
         self._connection = connection
         self._facts = facts
-        self._port = port
+        self._port = HeldPort(spec.addr)
         self._on_change = on_change
         self._lives: dict[int, RankLife] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._attempt = 0
-        self._collectives: Collectives | None = None
+        self._meeting: Meeting | None = None
         self._paused = False
         self._usage = Usage()
         self.newest: dict[int, tuple[int, int]] = {}
@@ -71,14 +69,19 @@ class RankGroup:
     @property
     def attempt(self) -> int:
         """The attempt of the ranks started last; 0 before any."""
-        return self._attempt
+        return self._meeting.attempt if self._meeting is not None else 0
+
+    @property
+    def port(self) -> int:
+        """The port held for the rendezvous of the attempt to come."""
+        return self._port.number
 
     def start(self, assignment: Assignment, attempt: int, laid: RankLaid) -> None:
         """Start a rank of an attempt."""
         if assignment.job is None:
             _LOG.error("%s: the assignment to train names no work; nothing is started", self._spec.run)
             return
-        collectives = self._collectives_of(assignment, attempt)
+        meeting = self._meeting_of(assignment)
         rank = laid.rank
         self._retire(rank)
         self.newest[rank] = (attempt, laid.life)
@@ -87,7 +90,7 @@ class RankGroup:
             spawner=self._spawner,
             blobs=self._blobs,
             outlet=Outlet(self._connection, OutputCut(self._spec.run, attempt, rank, self._spec.node)),
-            group=collectives,
+            group=meeting.collectives,
             say=self._facts.say,
             on_change=self._on_change,
         )
@@ -115,9 +118,10 @@ class RankGroup:
         """Wait, with bounded patience, until the output of all ranks is with the broker; end what is open."""
         for rank in list(self._lives):
             self._retire(rank)
-        self._drop_collectives()
+        self._end_meeting()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
+        self._port.close()
 
     def _beat_of(self, life: RankLife, now: float) -> RankBeat:
         memory_bytes, cpu = self._usage.of(life.pid, now) if life.pid is not None and not life.over else (None, None)
@@ -141,17 +145,24 @@ class RankGroup:
 
     # --- what an attempt needs
 
-    def _collectives_of(self, assignment: Assignment, attempt: int) -> Collectives:
-        if self._collectives is None or attempt != self._attempt:
-            self._drop_collectives()
-            self._attempt = attempt
-            self._collectives = CollectiveHub(len(assignment.layout), self._deliver)
-        return self._collectives
+    def _meeting_of(self, assignment: Assignment) -> Meeting:
+        if self._meeting is None or assignment.attempt != self._meeting.attempt:
+            self._end_meeting()
+            held = self._port
+            self._meeting = Meeting(self._spec, assignment, held, self._deliver, self._meeting_failed)
+            if self._meeting.needs_port:
+                # Offered to the next attempt while this one uses the port held so far.
+                self._port = HeldPort(self._spec.addr)
+        return self._meeting
 
-    def _drop_collectives(self) -> None:
-        if self._collectives is not None:
-            self._close_later(self._collectives.close())
-            self._collectives = None
+    def _end_meeting(self) -> None:
+        if self._meeting is not None:
+            self._close_later(self._meeting.close())
+            self._meeting = None
+
+    def _meeting_failed(self, reason: str) -> None:
+        for life in self._lives.values():
+            life.cannot_meet(reason)
 
     def _deliver(self, rank: int, answer: Collected | Refused) -> None:
         life = self._lives.get(rank)

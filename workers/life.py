@@ -30,7 +30,6 @@ from runfold.workers.link import Collect, Entered, Failed, FromRank, FromRunner,
 from runfold.workers.oom import oom_kills
 from runfold.workers.outlet import Outlet
 from runfold.workers.plan import Held
-from runfold.workers.processes import Exit
 from runfold.workers.spawner import Spawner
 from runfold.workers.spool import FactTooLargeError
 
@@ -129,6 +128,11 @@ class RankLife:
         self._signal = signal.SIGKILL if kill else signal.SIGTERM
         if self._handle is not None:
             self._uploads.append(asyncio.create_task(self._deliver_signal(self._handle), name="signal"))
+
+    def cannot_meet(self, reason: str) -> None:
+        """Its group's ranks cannot meet: it fails with that, unless it has ended."""
+        if not self.over and self.phase in ("starting", "waiting", "running"):
+            self._fail("rendezvous", "RendezvousError", reason)
 
     def pause(self, paused: bool) -> None:
         """Let its reports wait, or go on: the spool is full, or has room again."""
@@ -305,18 +309,19 @@ class RankLife:
         if ended.link_error is not None:
             self._fail("user", "LinkError", str(ended.link_error))
         self.phase = "exited"
-        self._say_exit(ended.exit, returned=isinstance(ended.result, Returned), oom=oom)
+        self._say_exit(ended, oom=oom)
 
-    def _say_exit(self, ended: Exit, *, returned: bool, oom: bool) -> None:
+    def _say_exit(self, ended: RankEnd, *, oom: bool) -> None:
         self._say(
             RankExited(
                 **self._about(time.monotonic()),
-                exit_code=ended.code,
-                signal=ended.signal,
-                peak_memory_bytes=ended.peak_memory_bytes,
+                exit_code=ended.exit.code,
+                signal=ended.exit.signal,
+                peak_memory_bytes=ended.exit.peak_memory_bytes,
                 last_lines=self._outlet.last_lines(),
-                asked=self._asked_s is not None,
-                returned=returned,
+                # One that had told its end itself, and then exited, did not end because it was asked to.
+                asked=self._asked_s is not None and (ended.exit.code is None or ended.result is None),
+                returned=isinstance(ended.result, Returned),
                 oom=oom,
             )
         )

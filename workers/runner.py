@@ -31,7 +31,6 @@ from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
 from runfold.workers.pipe import RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Leave, Ordered, StartRank, plan
-from runfold.workers.ports import HeldPort
 from runfold.workers.pulse import beat
 from runfold.workers.spawner import Spawner
 
@@ -55,7 +54,6 @@ class Runner:
         self._wake = asyncio.Event()
         self._assignment: Assignment | None = None
         self._ordered: Ordered | None = None
-        self._port = HeldPort(spec.addr)
         self.facts = Facts(
             connection,
             run=spec.run,
@@ -64,7 +62,7 @@ class Runner:
             flush_s=REPORT_FLUSH_S,
             on_change=self._spool_changed,
         )
-        self.group = RankGroup(spec, spawner, Blobs(connection), connection, self.facts, self._port, self._wake.set)
+        self.group = RankGroup(spec, spawner, Blobs(connection), connection, self.facts, self._wake.set)
 
     async def serve(self, pipe: SupervisorPipe) -> int:
         """Do what the assignments say until they, or the supervisor, say to end; return the exit code."""
@@ -86,7 +84,6 @@ class Runner:
             await asyncio.gather(*watched, return_exceptions=True)
             await self._leave()
             await follower.close()
-            self._port.close()
 
     async def _leave(self) -> None:
         now = time.monotonic()
@@ -163,7 +160,7 @@ class Runner:
                 clock_s=time.monotonic(),
                 node=self._spec.node,
                 addr=self._spec.addr,
-                port=self._port.number,
+                port=self.group.port,
             )
         )
 

@@ -41,9 +41,10 @@ _LOG: Final = logging.getLogger("runfold.workers")
 
 
 class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How to reach the broker, as its worker user; the pool, its one node and its slots (CPUs).
+    """How to reach the broker, as its worker user; the pool, its node and its slots (CPUs).
 
-    `base_dir` is where relative working directories start.
+    `base_dir` is where relative working directories start. `more_nodes` are others on this machine, with their slots:
+    each has a runner of its own, as if it were another machine.
     """
 
     url: str
@@ -52,6 +53,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     node: str = "local"
     slots: int = 1
     base_dir: str = "."
+    more_nodes: dict[str, int] = {}
 
 
 class Supervisor:
@@ -62,7 +64,8 @@ class Supervisor:
         self._connection = connection
         self._hatchery = hatchery
         self._boot = secrets.token_hex(8)
-        self._slots = Slots({config.node: {"CPU": float(config.slots)}})
+        nodes = {config.node: config.slots, **config.more_nodes}
+        self._slots = Slots({node: {"CPU": float(slots)} for node, slots in nodes.items()})
         self._desks: dict[str, Desk] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()

@@ -27,10 +27,13 @@ STOP_PATIENCE_S = 60.0
 class PoolForTest:
     """One supervisor and the runs it is told about."""
 
-    def __init__(self, broker: BrokerForTest, folder: Path, slots: int) -> None:
+    def __init__(
+        self, broker: BrokerForTest, folder: Path, slots: int, more_nodes: dict[str, int] | None = None
+    ) -> None:
         self.broker = broker
         self.folder = folder
         self.slots = slots
+        self.more_nodes = more_nodes or {}
         self.runs: list[Scripted] = []
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -39,7 +42,12 @@ class PoolForTest:
         """Start the supervisor and wait until it places runs."""
         ready = asyncio.Event()
         self._stop = asyncio.Event()
-        config = SupervisorConfig(url=self.broker.running.url(Role.WORKER), slots=self.slots, base_dir=str(self.folder))
+        config = SupervisorConfig(
+            url=self.broker.running.url(Role.WORKER),
+            slots=self.slots,
+            base_dir=str(self.folder),
+            more_nodes=self.more_nodes,
+        )
         self._serving = asyncio.create_task(serve_supervisor(config, ready=ready.set, stop=self._stop))
         waiting = asyncio.create_task(ready.wait())
         await asyncio.wait({self._serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -92,7 +100,18 @@ class PoolForTest:
 @pytest.fixture
 async def pool(broker: BrokerForTest, tmp_path: Path) -> AsyncIterator[PoolForTest]:
     """A supervisor with four slots; nothing of it is left after the test."""
-    made = PoolForTest(broker, tmp_path, slots=4)
+    async for made in _serving(PoolForTest(broker, tmp_path, slots=4)):
+        yield made
+
+
+@pytest.fixture
+async def wide_pool(broker: BrokerForTest, tmp_path: Path) -> AsyncIterator[PoolForTest]:
+    """A supervisor with two nodes of two slots each."""
+    async for made in _serving(PoolForTest(broker, tmp_path, slots=2, more_nodes={"other": 2})):
+        yield made
+
+
+async def _serving(made: PoolForTest) -> AsyncIterator[PoolForTest]:
     await made.start()
     try:
         yield made

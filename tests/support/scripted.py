@@ -74,14 +74,19 @@ class Scripted:
         await self.heard(RunnerReady, count=len(places), patience_s=patience_s)
         self._base = msgspec.structs.replace(self._base, places=places)
 
-    def train(self, attempt: int = 1) -> None:
+    @property
+    def places(self) -> tuple[PlaceWanted, ...]:
+        """The group's places."""
+        return self._base.places
+
+    def train(self, attempt: int = 1, rendezvous: Rendezvous | None = None) -> None:
         """Lay out the ranks in order of the places and have them train."""
         layout: list[RankLaid] = []
         for place, where in enumerate(self._base.places):
             for local in range(where.slots):
                 layout.append(RankLaid(rank=len(layout), life=1, place=place, local_rank=local, node_rank=place))
-        ready = self.of(RunnerReady)[0]
-        meeting = Rendezvous(addr=ready.addr, port=ready.port)
+        first = next(fact for fact in self.of(RunnerReady) if fact.source == self.places[0].source)
+        meeting = rendezvous or Rendezvous(addr=first.addr, port=first.port)
         self.want("train", attempt=attempt, layout=tuple(layout), rendezvous=meeting)
 
     def stop(self, reason: str = "the test says so", grace_s: float = 5.0) -> None:
