@@ -22,7 +22,7 @@ Kind = Literal["stream", "file", "archive"]
 Flaw = Literal["gap", "break", "truncated", "head", "foreign", "segment", "manifest", "blob", "output"]
 
 
-class Where(Value, frozen=True, kw_only=True, gc=False):
+class Where(Value, frozen=True, kw_only=True):
     """Where bytes stand: a file and the range `start` to `end` (exclusive) in it, or a message of a stream."""
 
     file: str
@@ -36,14 +36,14 @@ class Where(Value, frozen=True, kw_only=True, gc=False):
         return f"{self.file} bytes {self.start}-{self.end}"
 
 
-class Raw(Value, frozen=True, kw_only=True, gc=False):
+class Raw(Value, frozen=True, kw_only=True):
     """Bytes that may be an entry."""
 
     data: bytes
     where: Where
 
 
-class Link(msgspec.Struct, frozen=True, kw_only=True):
+class Link(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entry of the chain: its exact bytes, their SHA-256 (hex), and where they stand."""
 
     entry: Entry
