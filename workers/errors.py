@@ -8,6 +8,11 @@ RunfoldError
 ├── LoadError
 ├── LinkError (ConnectionError)
 ├── SpawnError
+├── StorageError (RuntimeError)
+│   └── UploadError (OSError)
+├── CheckpointNameError (ValueError)
+│   └── CheckpointClashError
+├── CheckpointDamagedError (OSError)
 └── CollectiveError
     ├── CollectiveMismatchError
     ├── CollectivePeerError
@@ -46,6 +51,26 @@ class LinkError(RunfoldError, ConnectionError):
 
 class SpawnError(RunfoldError):
     """A process could not be started."""
+
+
+class StorageError(RunfoldError, RuntimeError):
+    """A run's storage cannot be used; the message says what to do."""
+
+
+class UploadError(StorageError, OSError):
+    """A checkpoint was not uploaded; what was reported with it is recorded, the checkpoint is not."""
+
+
+class CheckpointNameError(RunfoldError, ValueError):
+    """What was given names no directory of a checkpoint."""
+
+
+class CheckpointClashError(CheckpointNameError):
+    """The directory is another checkpoint's."""
+
+
+class CheckpointDamagedError(RunfoldError, OSError):
+    """A checkpoint's files are not what was uploaded; the message names the first one."""
 
 
 class CollectiveError(RunfoldError):

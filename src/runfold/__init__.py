@@ -2,6 +2,7 @@
 
 ```text
 in a training function      report  get_context  get_checkpoint  barrier  broadcast_from_rank_zero  all_gather
+to keep a state             Checkpoint
 to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
 what goes wrong             errors
 ```
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig
     from runfold.result import Result
     from runfold.trainer import RunConfig, Trainer
+    from runfold.workers.checkpoint import Checkpoint
     from runfold.workers.session import (
         all_gather,
         barrier,
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Checkpoint",
     "CheckpointConfig",
     "FailureConfig",
     "Result",
@@ -48,6 +51,7 @@ __all__ = [
 ]
 
 _MODULE_OF: Final = {
+    "Checkpoint": "runfold.workers.checkpoint",
     "CheckpointConfig": "runfold.events.config",
     "FailureConfig": "runfold.events.config",
     "Result": "runfold.result",

@@ -1,0 +1,177 @@
+"""A run's directory: found by URL, marked, seen, and its names checked; the same on every kind of filesystem."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from runfold.workers.checkpoint import Checkpoint
+from runfold.workers.errors import CheckpointNameError, StorageError
+from runfold.workers.files import _LocalFiles, _RemoteFiles
+from runfold.workers.retry import Retries, retried
+from runfold.workers.storage import Storage, StorageSpec, check_name, default_name, open_storage
+
+
+@pytest.fixture(params=["path", "file", "memory", "given", "options"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    fsspec.filesystem("memory").store.clear()
+    given = pickle.dumps(fsspec.filesystem("memory"))
+    specs = {
+        "path": StorageSpec(url=str(tmp_path / "runs"), name="digits"),
+        "file": StorageSpec(url=f"file://{tmp_path}/runs/", name="digits"),
+        "memory": StorageSpec(url="memory://runs", name="digits"),
+        "given": StorageSpec(url="/runs", name="digits", filesystem=given),
+        "options": StorageSpec(url="memory://runs", name="digits", options={"skip_instance_cache": False}),
+    }
+    return open_storage(specs[request.param])
+
+
+def test_files_come_back_as_they_were_put(storage: Storage, tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.write_bytes(b"w" * 100_000)
+    copied = storage.files.put(source, storage.path("c/deep/model"), chunk_bytes=1000)
+    assert storage.files.find(storage.path("c")) == {"deep/model": 100_000}
+    assert storage.files.digest(storage.path("c/deep/model")) == copied
+    assert storage.files.get(storage.path("c/deep/model"), tmp_path / "a" / "b") == copied
+    assert (tmp_path / "a" / "b").read_bytes() == source.read_bytes()
+    assert storage.files.folders(storage.root) == ["c"]
+
+
+def test_what_is_missing_is_no_trouble_to_remove(storage: Storage) -> None:
+    assert storage.files.find(storage.path("none")) == {}
+    assert storage.files.folders(storage.path("none")) == []
+    storage.files.remove(storage.path("none"))
+    storage.files.remove_files([storage.path("none/file")])
+    with pytest.raises(FileNotFoundError):
+        storage.files.read(storage.path("none"))
+
+
+def test_a_folder_is_removed_with_all_in_it(storage: Storage) -> None:
+    storage.files.write(storage.path("c/a"), b"1")
+    storage.files.write(storage.path("c/b"), b"2")
+    storage.files.remove_files([storage.path("c/a")])
+    assert storage.files.find(storage.path("c")) == {"b": 1}
+    storage.files.remove(storage.path("c"))
+    assert not storage.files.exists(storage.path("c"))
+
+
+def test_the_marker_says_who_writes_here_and_who_did(storage: Storage) -> None:
+    assert storage.mark("digits-1") is None
+    before = storage.mark("digits-2")
+    assert before is not None
+    assert before.run == "digits-1"
+
+
+def test_a_checkpoint_in_it_has_a_name_and_others_have_none(storage: Storage, tmp_path: Path) -> None:
+    assert storage.name_of(storage.checkpoint("a/b")) == "a/b"
+    assert storage.name_of(Checkpoint(tmp_path / "elsewhere")) is None
+    assert storage.name_of(storage.checkpoint(".")) is None
+    assert storage.name_of(Checkpoint("memory://elsewhere")) is None
+
+
+def test_storage_that_is_not_shared_is_told_with_advice(storage: Storage) -> None:
+    storage.check_visible("node-b")
+    checked = Storage(StorageSpec(url="u", name="n", checked=True), storage.files, storage.root)
+    with pytest.raises(StorageError, match=r"cannot be seen on node-b.*shared filesystem"):
+        checked.check_visible("node-b")
+    checked.mark("digits-1")
+    checked.check_visible("node-b")
+
+
+def test_a_write_that_vanishes_is_found_at_once(tmp_path: Path) -> None:
+    class Forgetful(_LocalFiles):
+        def write(self, path: str, data: bytes) -> None:
+            pass
+
+    spec = StorageSpec(url=str(tmp_path), name="digits")
+    with pytest.raises(StorageError, match="cannot be read back"):
+        Storage(spec, Forgetful(), str(tmp_path / "digits")).mark("digits-1")
+
+
+def test_a_rival_that_marks_at_the_same_time_is_named(tmp_path: Path) -> None:
+    class Contested(_LocalFiles):
+        def write(self, path: str, data: bytes) -> None:
+            super().write(path, data.replace(b"digits-1", b"rival-9"))
+
+    spec = StorageSpec(url=str(tmp_path), name="digits")
+    with pytest.raises(StorageError, match="run rival-9 writes there too"):
+        Storage(spec, Contested(), str(tmp_path / "digits")).mark("digits-1")
+
+
+def test_a_local_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    class Torn(_LocalFiles):
+        def _replace(self, target: Path, fill: object) -> tuple[int, str]:
+            def torn(writing: object) -> tuple[int, str]:
+                raise OSError("the disk is full")
+
+            return super()._replace(target, torn)
+
+    (tmp_path / "source").write_text("x")
+    with pytest.raises(OSError, match="full"):
+        Torn().put(tmp_path / "source", str(tmp_path / "there" / "file"))
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["checkpoint_000001_1", "epoch 3", "a/b-c.d", "Ä"])
+def test_names_of_directories(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a//b", "..", "a/../b", ".", "a\\b", "a\nb", ".runfold", "a" * 256])
+def test_what_is_no_name(name: str) -> None:
+    with pytest.raises(CheckpointNameError, match="checkpoint_dir_name"):
+        check_name(name)
+
+
+def test_the_default_name_has_index_and_attempt() -> None:
+    assert default_name(7, 2) == "checkpoint_000007_2"
+
+
+def test_google_storage_is_known_by_its_url() -> None:
+    with pytest.raises(StorageError, match=r"gs://bucket/runs.*gcsfs"):
+        open_storage(StorageSpec(url="gs://bucket/runs", name="digits"))
+
+
+def test_trouble_is_tried_again_so_often_and_no_oftener() -> None:
+    waits: list[float] = []
+    calls = 0
+
+    def broken() -> str:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            raise TimeoutError("slow down")
+        return "done"
+
+    assert retried(broken, Retries(retries_max=2, backoff_s=1.0), "put", sleep=waits.append) == "done"
+    assert [round(wait) for wait in waits] == [1, 2]
+    calls = 0
+    with pytest.raises(TimeoutError, match="slow down"):
+        retried(broken, Retries(retries_max=1), "put", sleep=waits.append)
+
+
+def test_an_error_of_the_program_is_not_tried_again() -> None:
+    def wrong() -> str:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        retried(wrong, Retries(), "put", sleep=lambda _: pytest.fail("waited"))
+
+
+def test_object_stores_get_no_folders() -> None:
+    made: list[str] = []
+
+    class Bucket:
+        protocol = ("s3", "s3a")
+
+        def makedirs(self, path: str, *, exist_ok: bool) -> None:
+            made.append(path)
+
+        def pipe_file(self, path: str, value: bytes) -> None:
+            pass
+
+    _RemoteFiles(Bucket()).write("bucket/a/b", b"")  # type: ignore[arg-type]  # as much of one as is used
+    assert made == []

@@ -1,0 +1,205 @@
+"""A checkpoint: a directory of files, here or in a run's storage (BEHAVIOUR §7.8)."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import posixpath
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn, cast
+
+import msgspec
+import psutil
+
+from runfold.events.base import Json
+from runfold.events.values import pack, unpack
+from runfold.workers.errors import CheckpointDamagedError
+from runfold.workers.files import Files, FileSystem, local_files, of_filesystem, open_files
+from runfold.workers.layout import INNER, MANIFEST, METADATA, Manifest
+
+_OLD_NAMES: Final = {
+    "from_dict": "write the dict to a file in a directory and use Checkpoint.from_directory(directory)",
+    "to_dict": "read the files of `with checkpoint.as_directory() as directory:`",
+    "from_bytes": "write the bytes to a file in a directory and use Checkpoint.from_directory(directory)",
+    "to_bytes": "read the files of `with checkpoint.as_directory() as directory:`",
+    "from_uri": "use Checkpoint(uri)",
+    "to_uri": "upload the files of `with checkpoint.as_directory() as directory:`",
+    "uri": "use checkpoint.path and checkpoint.filesystem",
+    "get_preprocessor": "keep what you need in the checkpoint's files or its metadata",
+}
+_COMPLETE: Final = b"complete"
+
+
+class Checkpoint:
+    """A directory of files at `path`, on `filesystem` (one of fsspec; found by the URL when it is not given).
+
+    Two checkpoints are equal when they are the same object.
+    """
+
+    def __init__(self, path: str | PathLike[str], filesystem: object | None = None) -> None:
+        self.uuid = uuid.uuid4().hex
+        self.verify = True
+        self.files: Files
+        self.path: str
+        if filesystem is None:
+            self.files, self.path = open_files(os.fspath(path))
+        else:
+            self.files, self.path = of_filesystem(cast("FileSystem", filesystem)), os.fspath(path)
+
+    @classmethod
+    def at(cls, path: str, files: Files, *, verify: bool = True) -> Checkpoint:
+        """Return the checkpoint at a path of opened files; `verify`: digests are checked when it is downloaded."""
+        made = cls.__new__(cls)
+        made.path, made.files, made.verify = path, files, verify
+        made.uuid = uuid.uuid4().hex
+        return made
+
+    @classmethod
+    def from_directory(cls, path: str | PathLike[str]) -> Checkpoint:
+        """Return the checkpoint of a directory of this machine; nothing is copied."""
+        return cls.at(str(Path(path).absolute()), local_files())
+
+    @property
+    def filesystem(self) -> FileSystem:
+        """The filesystem of fsspec that `path` is on."""
+        return self.files.filesystem
+
+    def to_directory(self, path: str | PathLike[str] | None = None) -> str:
+        """Copy the files into a directory of this machine and return it; a new temporary one when none is given.
+
+        Each process of this machine that asks for the same temporary directory gets the one copy. The files of a
+        committed checkpoint are compared with their digests.
+
+        Raises:
+            CheckpointDamagedError: a file is missing or is not what was uploaded.
+            FileNotFoundError: there is no such checkpoint.
+        """
+        target = self._temporary() if path is None else Path(path).absolute()
+        with _locked(target, self.uuid) as state:
+            if path is not None or state.read_text("utf-8") != _COMPLETE.decode() or not target.is_dir():
+                self._download(target)
+                state.write_bytes(_COMPLETE)
+        return str(target)
+
+    @contextlib.contextmanager
+    def as_directory(self) -> Iterator[str]:
+        """Give a directory of this machine that holds the files for as long as the block lasts.
+
+        Of a local checkpoint it is the directory itself: do not change it. Others are downloaded once, and removed
+        when the last process of this machine that uses them is done.
+        """
+        if self.files.local:
+            if not self.files.exists(self.path):
+                raise FileNotFoundError(f"there is no checkpoint {self.path}")
+            yield self.path
+            return
+        target = self._temporary()
+        user = Path(f"{target}.user-{os.getpid()}-{uuid.uuid4().hex}")
+        with _locked(target, self.uuid):
+            user.touch()
+        try:
+            yield self.to_directory()
+        finally:
+            with _locked(target, self.uuid) as state:
+                user.unlink(missing_ok=True)
+                if not _used(target):
+                    shutil.rmtree(target, ignore_errors=True)
+                    state.write_bytes(b"")
+
+    def get_metadata(self) -> dict[str, Json]:
+        """Return the checkpoint's metadata; nothing when none was set."""
+        try:
+            found: object = msgspec.json.decode(self.files.read(posixpath.join(self.path, METADATA)))
+        except FileNotFoundError:
+            return {}
+        unpacked = unpack(cast("Json", found))
+        return unpacked if isinstance(unpacked, dict) else {}
+
+    def set_metadata(self, metadata: Mapping[str, object]) -> None:
+        """Replace the checkpoint's metadata: what a report's metrics may hold."""
+        data = msgspec.json.encode(pack(dict(metadata), "metadata"))
+        self.files.write(posixpath.join(self.path, METADATA), data)
+
+    def update_metadata(self, metadata: Mapping[str, object]) -> None:
+        """Change the metadata under these keys and leave the others."""
+        self.set_metadata({**self.get_metadata(), **metadata})
+
+    def __repr__(self) -> str:
+        where = "local" if self.files.local else type(self.filesystem).__name__
+        return f"Checkpoint(filesystem={where}, path={self.path})"
+
+    if not TYPE_CHECKING:  # a checker should find what is not there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            instead = f": {_OLD_NAMES[name]}" if name in _OLD_NAMES else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{instead}")
+
+    # --- downloading
+
+    def _temporary(self) -> Path:
+        return Path(tempfile.gettempdir()) / f"runfold-checkpoint-{self.uuid}"
+
+    def _download(self, target: Path) -> None:
+        manifest = self._manifest()
+        target.mkdir(parents=True, exist_ok=True)
+        if manifest is None:
+            self._download_all(target)
+            return
+        for file in manifest.files:
+            there, here = posixpath.join(self.path, file.path), target / file.path
+            try:
+                got = self.files.get(there, here)
+            except FileNotFoundError:
+                raise CheckpointDamagedError(f"{self.path}: {file.path} is missing; its manifest names it") from None
+            if self.verify and file.path != METADATA and got != (file.size, file.sha256):
+                here.unlink(missing_ok=True)
+                raise CheckpointDamagedError(
+                    f"{self.path}: {file.path} is not what rank {file.rank} uploaded: {got[0]} bytes with SHA-256 "
+                    f"{got[1][:12]}…, the manifest says {file.size} and {file.sha256[:12]}…"
+                )
+
+    def _download_all(self, target: Path) -> None:
+        found = [name for name in self.files.find(self.path) if not name.startswith(f"{INNER}/")]
+        if not found and not self.files.exists(self.path):
+            raise FileNotFoundError(f"there is no checkpoint {self.path}")
+        for name in found:
+            self.files.get(posixpath.join(self.path, name), target / name)
+
+    def _manifest(self) -> Manifest | None:
+        try:
+            data = self.files.read(posixpath.join(self.path, INNER, MANIFEST))
+        except FileNotFoundError:
+            return None
+        try:
+            return msgspec.json.decode(data, type=Manifest)
+        except msgspec.DecodeError as error:
+            raise CheckpointDamagedError(f"{self.path}: its manifest cannot be read: {error}") from None
+
+
+@contextlib.contextmanager
+def _locked(target: Path, name: str) -> Iterator[Path]:
+    """Hold the lock of a download directory on this machine; give the file that says whether it is complete."""
+    digest = hashlib.sha256(str(target).encode()).hexdigest()[:16]
+    state = Path(tempfile.gettempdir()) / f"runfold-checkpoint-{name}-{digest}.lock"
+    with state.open("ab+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield state
+
+
+def _used(target: Path) -> bool:
+    """Whether a living process still uses a download directory; what dead ones left is removed."""
+    used = False
+    for user in target.parent.glob(f"{target.name}.user-*"):
+        pid = int(user.name.rpartition(".user-")[2].partition("-")[0])
+        if psutil.pid_exists(pid):
+            used = True
+        else:
+            user.unlink(missing_ok=True)
+    return used

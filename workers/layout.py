@@ -1,0 +1,73 @@
+"""The files that runfold itself keeps beside checkpoints. These names and forms are the storage format."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from runfold.events.base import Document, Json, Value
+
+MARKER: Final = ".runfold-marker.json"
+INNER: Final = ".runfold"
+"""The folder in a checkpoint's directory that holds what is not the user's."""
+MANIFEST: Final = "manifest.json"
+DOUBT: Final = "doubt.json"
+METADATA: Final = ".metadata.json"
+"""The metadata of `Checkpoint.set_metadata`: may change at any time, so it has no digest."""
+
+
+def part_name(rank: int) -> str:
+    """Return the name of a rank's part."""
+    return f"part-{rank}.json"
+
+
+class PartFile(Value, frozen=True):
+    """A file that a rank uploaded, by its path in the checkpoint's directory."""
+
+    path: str
+    size: int
+    sha256: str
+
+
+class Part(Document, frozen=True, kw_only=True):
+    """What a rank uploaded for one report, and the metrics (packed) that it reported with it."""
+
+    v: Literal[1] = 1
+    run: str
+    attempt: int
+    life: int
+    rank: int
+    index: int
+    files: tuple[PartFile, ...]
+    metrics: dict[str, Json] | None = None
+
+
+class SealedFile(Value, frozen=True):
+    """A file of a checkpoint: the rank it is from, its size and digest."""
+
+    path: str
+    rank: int
+    size: int
+    sha256: str
+
+
+class Manifest(Document, frozen=True, kw_only=True):
+    """The seal of a checkpoint: all its files. `ranks_without_files` passed the report without one.
+
+    `metrics` are those of the lowest rank with files; `run` and `attempt` say who made it.
+    """
+
+    v: Literal[1] = 1
+    kind: Literal["checkpoint_manifest"] = "checkpoint_manifest"
+    run: str
+    name: str
+    index: int
+    attempt: int
+    world_size: int
+    files: tuple[SealedFile, ...]
+    ranks_without_files: tuple[int, ...] = ()
+    metrics: dict[str, Json] | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """All files together."""
+        return sum(file.size for file in self.files)

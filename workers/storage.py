@@ -1,0 +1,154 @@
+"""A run's storage: the directory where its checkpoints are, on any filesystem that fsspec knows.
+
+```text
+<storage_path>/<name>/
+    .runfold-marker.json                  which run writes here; ranks look for it before they upload
+    checkpoint_<index>_<attempt>/         all ranks' files, as they named them
+        .runfold/part-<rank>.json         what a rank uploaded: written last, gone once sealed
+        .runfold/manifest.json            the seal: every file's rank, size and digest
+        .runfold/doubt.json               says that the ranks' files may not belong together
+```
+"""
+
+from __future__ import annotations
+
+import posixpath
+from pathlib import Path
+from typing import Final, Literal, cast
+
+import msgspec
+
+from runfold.events.base import Document, Json
+from runfold.workers.checkpoint import Checkpoint
+from runfold.workers.errors import CheckpointNameError, StorageError
+from runfold.workers.files import Files, FileSystem, of_filesystem, open_files
+from runfold.workers.layout import INNER, MARKER
+from runfold.workers.payload import unpickled
+
+NAME_MAX_COUNT: Final = 255
+"""Longest part of a checkpoint's name between two `/`, in characters."""
+
+
+class StorageSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run's storage is: a URL or an absolute path, and the directory's name within it.
+
+    `options` go to fsspec; `filesystem` is a pickled filesystem of fsspec, `url` then being a path on it. `checked`:
+    somebody has written the marker, and who uploads must see it.
+    """
+
+    url: str
+    name: str
+    options: dict[str, Json] = {}
+    filesystem: bytes | None = None
+    checked: bool = False
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people."""
+        return f"{self.url.rstrip('/')}/{self.name}"
+
+
+class Marker(Document, frozen=True, kw_only=True):
+    """Which run writes to a storage directory."""
+
+    v: Literal[1] = 1
+    run: str
+
+
+class Storage:
+    """One run's directory. Names are those of checkpoints: paths within it."""
+
+    def __init__(self, spec: StorageSpec, files: Files, root: str) -> None:
+        self.spec = spec
+        self.files = files
+        self.root = root
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        return self.spec.shown
+
+    def path(self, name: str) -> str:
+        """Return the path of a checkpoint's directory."""
+        return posixpath.join(self.root, name)
+
+    def inner(self, name: str, file: str) -> str:
+        """Return the path of a file of runfold's own in a checkpoint's directory."""
+        return posixpath.join(self.root, name, INNER, file)
+
+    def checkpoint(self, name: str, *, verify: bool = True) -> Checkpoint:
+        """Return the checkpoint of a directory."""
+        return Checkpoint.at(self.path(name), self.files, verify=verify)
+
+    def name_of(self, checkpoint: Checkpoint) -> str | None:
+        """Return the name of a checkpoint that lies in this directory; None for one that does not."""
+        if checkpoint.files.local != self.files.local:
+            return None
+        if not self.files.local and checkpoint.filesystem != self.files.filesystem:
+            return None
+        path = checkpoint.path.rstrip("/")
+        if self.files.local:
+            path, root = str(Path(path).resolve()), str(Path(self.root).resolve())
+        else:
+            path, root = posixpath.normpath(path.strip("/")), posixpath.normpath(self.root.strip("/"))
+        within = posixpath.relpath(path, root)
+        return None if within.startswith("..") or within == "." else within
+
+    def mark(self, run: str) -> Marker | None:
+        """Say that `run` writes here, see that it can be read back, and return who said so before.
+
+        Raises:
+            StorageError: it cannot be written, or what was written is not there.
+        """
+        path = posixpath.join(self.root, MARKER)
+        before = self._read_marker()
+        self.files.make(self.root)
+        self.files.write(path, msgspec.json.encode(Marker(run=run)))
+        found = self._read_marker()
+        if found is None or found.run != run:
+            raise StorageError(
+                f"storage {self.url}: what was written there cannot be read back"
+                if found is None
+                else f"storage {self.url}: run {found.run} writes there too; stop it, or choose another name"
+            )
+        return before
+
+    def check_visible(self, node: str) -> None:
+        """Raise `StorageError` when the marker of this run cannot be seen from here."""
+        if self.spec.checked and not self.files.exists(posixpath.join(self.root, MARKER)):
+            raise StorageError(
+                f"storage {self.url} is not the same on all nodes: {MARKER}, written when the run began, cannot be "
+                f"seen on {node}. Choose a storage_path that every node reaches under the same name: an object store "
+                "(s3://…, gs://…) or a shared filesystem (NFS)"
+            )
+
+    def _read_marker(self) -> Marker | None:
+        try:
+            return msgspec.json.decode(self.files.read(posixpath.join(self.root, MARKER)), type=Marker)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+
+def open_storage(spec: StorageSpec) -> Storage:
+    """Return the storage of a spec; nothing is read or written yet. Raises `StorageError` for an unusable one."""
+    if spec.filesystem is not None:
+        files, path = of_filesystem(cast("FileSystem", unpickled(spec.filesystem))), spec.url
+    else:
+        files, path = open_files(spec.url, spec.options)
+    return Storage(spec, files, posixpath.join(path, spec.name))
+
+
+def check_name(name: str) -> None:
+    """Raise `CheckpointNameError` for what is no name of a checkpoint's directory."""
+    parts = name.split("/")
+    wrong = any(not part or part in (".", "..", INNER) or len(part) > NAME_MAX_COUNT for part in parts)
+    if wrong or any(ord(c) < 32 or c == "\\" for c in name):
+        raise CheckpointNameError(
+            f"checkpoint_dir_name: {name!r} names no directory within the run's storage; use letters, digits, '-', "
+            "'_', '.', and '/' between parts"
+        )
+
+
+def default_name(index: int, attempt: int) -> str:
+    """Return the name that a checkpoint gets when the user names none."""
+    return f"checkpoint_{index:06d}_{attempt}"
