@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from runfold.client import Client, new_run_id, open_client
+from runfold.client import Client, open_client
 from runfold.events.assignment import Assignment
 from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.entry import decode_entry
@@ -27,6 +27,7 @@ from runfold.events.requests import Join
 from runfold.events.state import RunState
 from runfold.events.values import unpack
 from runfold.follow import follow_run
+from runfold.ids import new_run_id
 from runfold.service import Plan, Service
 
 FUNCTIONS = str(Path(__file__).with_name("functions.py"))

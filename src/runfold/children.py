@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import subprocess
 import sys
+import threading
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LOG_TAIL_MAX_BYTES: Final = 2000
 KILL_TIMEOUT_S: Final = 5.0
+LOGS_FOLDER: Final = "logs"
 
 
 class Child:
@@ -26,10 +28,10 @@ class Child:
     line), and its closing, which happens by itself when we die, tells it to stop.
     """
 
-    def __init__(self, role: str, log_file: Path) -> None:
+    def __init__(self, role: str, data_dir: Path) -> None:
         self.role = role
-        self.log_file = log_file
-        self._process: asyncio.subprocess.Process | None = None
+        self.log_file = data_dir / LOGS_FOLDER / f"{role}.log"
+        self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -39,19 +41,17 @@ class Child:
     @property
     def exit_code(self) -> int | None:
         """How it ended (a negative signal number when by a signal), or None while it runs."""
-        return self._process.returncode if self._process is not None else None
+        return self._process.poll() if self._process is not None else None
 
-    async def start(self) -> None:
+    def start(self) -> None:
         """Start the process: it loads what it needs and waits for its configuration."""
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
+        # -P: the working directory is the user's; an `events` that stands there must not be taken for ours.
+        words = [sys.executable, "-P", "-m", "runfold._serve", self.role]
         with self.log_file.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-P",  # the working directory is the user's; an `events` there must not be taken for ours
-                "-m",
-                "runfold._serve",
-                self.role,
-                stdin=asyncio.subprocess.PIPE,
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 env=child_environment(),
@@ -65,29 +65,44 @@ class Child:
         if pipe is None:
             raise ServiceError(f"the {self.role} has no pipe to be told anything")
         try:
+            # A line is shorter than what a pipe holds: this never waits.
             pipe.write(msgspec.json.encode(document) + b"\n")
-            await pipe.drain()
-        except ConnectionError:
+            pipe.flush()
+        except BrokenPipeError:
             await self.wait()
             raise self.ended_early() from None
 
     async def wait(self) -> int:
         """Wait until the process has ended, and return how."""
-        return await self._running().wait()
+        process = self._running()
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+
+        def watch() -> None:
+            process.wait()
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=watch, name=f"wait for the {self.role}", daemon=True).start()
+        await ended.wait()
+        return process.wait()
 
     async def stop(self, patience_s: float) -> None:
         """End the process: SIGTERM, and SIGKILL when it has not ended in time. Nothing happens when it has."""
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
+        if process.poll() is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self.wait()
+            except TimeoutError:
+                process.kill()
+                async with asyncio.timeout(KILL_TIMEOUT_S):
+                    await self.wait()
         if process.stdin is not None:
             process.stdin.close()
-        try:
-            await asyncio.wait_for(process.wait(), patience_s)
-        except TimeoutError:
-            process.kill()
-            await asyncio.wait_for(process.wait(), KILL_TIMEOUT_S)
 
     def ended_early(self) -> ServiceError:
         """Return the error that says that it ended when it should not have, with the end of its log."""
@@ -103,7 +118,32 @@ class Child:
             text = ""
         return f"{text}\n(the end of {self.log_file})" if text else f"It wrote nothing to {self.log_file}."
 
-    def _running(self) -> asyncio.subprocess.Process:
+    def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             raise ServiceError(f"the {self.role} was not started")
         return self._process
+
+
+class Children:
+    """Controller and supervisor of one data directory."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self.controller = Child("controller", data_dir)
+        self.supervisor = Child("supervisor", data_dir)
+
+    def start(self) -> None:
+        """Start both: they load what they need while we do other things."""
+        # The supervisor first: it has a process of its own to start.
+        self.supervisor.start()
+        self.controller.start()
+
+    async def stop(self, supervisor_patience_s: float, controller_patience_s: float, *, in_order: bool) -> None:
+        """Stop both: in order the supervisor first, so that the controller hears its last words."""
+        if in_order:
+            await self.supervisor.stop(supervisor_patience_s)
+            await self.controller.stop(controller_patience_s)
+        else:
+            await asyncio.gather(
+                self.supervisor.stop(supervisor_patience_s), self.controller.stop(controller_patience_s)
+            )

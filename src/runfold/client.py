@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -36,8 +35,6 @@ LISTING_TIMEOUT_S: Final = 10.0
 REQUEST_REPEAT_S: Final = 2.0
 STATUS_POLL_S: Final = 0.1
 ENDED_ALREADY: Final = "the run had ended already; nothing was changed"
-ID_SUFFIX_COUNT: Final = 5
-_SUFFIX_ALPHABET: Final = "23456789abcdefghjkmnpqrstuvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +45,6 @@ class Receipt:
     digest: str
     sequence: int
     repeated: bool
-
-
-def new_run_id(name: str) -> str:
-    """Return a run id of a name: what is legal of it, and a short suffix that no other run has."""
-    legal = "".join(c if c.isascii() and (c.isalnum() or c == "-") else "-" for c in name.lower()).strip("-") or "run"
-    suffix = "".join(secrets.choice(_SUFFIX_ALPHABET) for _ in range(ID_SUFFIX_COUNT))
-    return f"{legal[: 62 - ID_SUFFIX_COUNT].rstrip('-')}-{suffix}"
-
-
-def new_request_id() -> str:
-    """Return an id for a request."""
-    return secrets.token_hex(8)
 
 
 class Client:

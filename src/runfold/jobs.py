@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from runfold.client import new_run_id
 from runfold.errors import UsageError
 from runfold.events.job import Job, decode_job
 from runfold.events.strict import Refused
 from runfold.events.values import Unencodable, pack
+from runfold.ids import new_run_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_S: Final = 1.0
 ONCE_FOLDER: Final = "once"
 ARCHIVE_FOLDER: Final = "archive"
-LOGS_FOLDER: Final = "logs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.archiver import archive_run
-from runfold.client import Client, new_request_id, open_client
+from runfold.client import Client, open_client
+from runfold.early import start_early
 from runfold.errors import NotAcceptedError, NotFoundError, RunAbortedError, ServiceError
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
@@ -20,8 +21,8 @@ from runfold.events.nats.blobs import Blobs
 from runfold.events.refusal import JobRefused
 from runfold.events.requests import AbortRun
 from runfold.follow import Following, follow_run
+from runfold.ids import new_request_id
 from runfold.interrupts import Interrupts, interrupts
-from runfold.locate import ONCE_FOLDER, Where
 from runfold.service import Plan, Service
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
+    from runfold.children import Children
     from runfold.client import Receipt
     from runfold.events.job import Job
     from runfold.events.state import RunState
     from runfold.follow import Onlooker
+    from runfold.locate import Where
 
     T = TypeVar("T")
 
@@ -44,10 +47,11 @@ GONE_POLL_S: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A job to be run to its end. `blob` holds the pickled function that the entry point names.
+    """A job to be run to its end.
 
-    `detach`: an interrupt leaves the run alone, where there is a service to go on with it. `say` hears what a person
-    should know beside the run's own progress.
+    `say` hears what a person should know beside the run's own progress. `blob` holds the pickled function that the
+    entry point names. `early` are children started before all this was loaded (`runfold.early`). `detach`: an interrupt
+    leaves the run alone, where there is a service to go on with it. `keep_returned`: fetch a large return value.
     """
 
     job: Job
@@ -55,6 +59,7 @@ class Order:
     onlooker: Onlooker
     say: Callable[[str], None]
     blob: bytes | None = None
+    early: Children | None = None
     detach: bool = False
     keep_returned: bool = False
 
@@ -90,10 +95,10 @@ async def run_job(order: Order) -> Outcome:
 
 
 async def _run_once(order: Order, caught: Interrupts) -> Outcome:
-    folder = order.where.data_dir / ONCE_FOLDER / str(order.job.id)
-    folder.mkdir(parents=True)
+    early = order.early or start_early(order.where, order.job)
+    folder = early.data_dir
     plan = Plan(folder, order.where.settings.namespace, slots=_slots(order.job), once=True)
-    service = Service(plan, order.say)
+    service = Service(plan, order.say, early)
     try:
         await service.start()
         tending = asyncio.ensure_future(service.tend())
@@ -113,7 +118,8 @@ async def _run_on(service: Service, order: Order, caught: Interrupts) -> Outcome
     async with open_client(service.address) as client:
         outcome = await _follow_to_end(client, order, caught, can_detach=False)
         await _wait_gone(client, outcome.state.run)
-        await archive_run(client, outcome.state.run, order.where.data_dir)
+        # Nobody has anything to do any more; the broker alone is read from.
+        await asyncio.gather(archive_run(client, outcome.state.run, order.where.data_dir), service.stop_children())
         return outcome
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from runfold.children import Child
+from runfold.children import Child, Children
 from runfold.errors import ServiceError
 from runfold.events.nats.api import Api
 from runfold.events.nats.broker import Broker, start_broker
@@ -19,7 +19,7 @@ from runfold.events.nats.errors import BrokerError, BrokerStartFailed
 from runfold.events.nats.files import CONNECTION_FILE, write_private
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.streams import provision
-from runfold.locate import LOGS_FOLDER, Address
+from runfold.locate import Address
 from runfold.serving import ControllerPlan, SupervisorPlan
 
 if TYPE_CHECKING:
@@ -50,13 +50,13 @@ class Plan:
 class Service:
     """The three processes. Whoever starts it tends it and stops it; `say` is told what a person should know."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, say: Callable[[str], None], early: Children | None = None) -> None:
         self._plan = plan
         self._say = say
-        logs = plan.data_dir / LOGS_FOLDER
-        self._controller = Child("controller", logs / "controller.log")
-        self._supervisor = Child("supervisor", logs / "supervisor.log")
+        self._children = early or Children(plan.data_dir)
+        self._controller, self._supervisor = self._children.controller, self._children.supervisor
         self._broker: Broker | None = None
+        self._stopping = False
         self._restarts: deque[float] = deque(maxlen=RESTARTS_MAX_COUNT)
 
     @property
@@ -86,7 +86,8 @@ class Service:
         """
         try:
             # The children load what they need while the broker starts.
-            await asyncio.gather(self._controller.start(), self._supervisor.start())
+            if not self._supervisor.pid:
+                self._children.start()
             await self._start_broker()
             await asyncio.gather(self._configure_controller(), self._configure_supervisor())
         except BaseException:
@@ -119,16 +120,15 @@ class Service:
 
         Without `keep_store` nobody will read the store again, and the broker is not given time to close it.
         """
-        if keep_store:
-            await self._supervisor.stop(SUPERVISOR_PATIENCE_S)
-            await self._controller.stop(CONTROLLER_PATIENCE_S)
-        else:
-            await asyncio.gather(
-                self._supervisor.stop(SUPERVISOR_PATIENCE_S), self._controller.stop(CONTROLLER_PATIENCE_S)
-            )
+        await self.stop_children(in_order=keep_store)
         if self._broker is not None:
             await self._broker.stop_async(BROKER_PATIENCE_S if keep_store else 0.0)
             self._broker = None
+
+    async def stop_children(self, *, in_order: bool = False) -> None:
+        """Stop supervisor and controller, and no longer start again what ends."""
+        self._stopping = True
+        await self._children.stop(SUPERVISOR_PATIENCE_S, CONTROLLER_PATIENCE_S, in_order=in_order)
 
     def _running_broker(self) -> Broker:
         if self._broker is None:
@@ -200,10 +200,12 @@ class Service:
     async def _tend_child(self, child: Child, configure: Callable[[], Awaitable[None]]) -> None:
         while True:
             await child.wait()
+            if self._stopping:
+                await asyncio.Event().wait()
             error = child.ended_early()
             self._count_restart(str(error))
             await asyncio.sleep(RESTART_WAIT_S)
-            await child.start()
+            child.start()
             await configure()
             self._write_connection_file()
 

@@ -9,9 +9,10 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.show import print_json
-from runfold.client import ENDED_ALREADY, new_request_id
+from runfold.client import ENDED_ALREADY
 from runfold.errors import NotFoundError
 from runfold.events.requests import AbortRun
+from runfold.ids import new_request_id
 from runfold.locate import find
 from runfold.runs import clients, find_status
 

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from typing import Annotated
 
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
-from runfold.cli.show import print_json, safe_text
-from runfold.cli.submit import NameOption, SetOption, TargetArgument, WorkersOption, job_of
-from runfold.controller.status import status
-from runfold.errors import EXIT_ABORTED, EXIT_FINDINGS, EXIT_FINE
-from runfold.events.state import Aborted, Finished
-from runfold.explain import ending_text
+from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
+from runfold.cli.jobs import NameOption, SetOption, TargetArgument, WorkersOption, job_of
+from runfold.early import start_early
 from runfold.locate import find
-from runfold.progress import progress
-from runfold.run import Detached, Order, run_job
 
 DetachOption = Annotated[
     bool, typer.Option("--detach-on-interrupt", help="Leave the run to the service on Ctrl-C, instead of aborting it.")
@@ -41,26 +33,10 @@ def command(
     The first Ctrl-C aborts the run in an orderly way, a second one stops everything at once.
     """
     where = find(data, server, context)
-    job = job_of(where, target, workers, settings, name)
-    with progress(sys.stderr if output == "json" else sys.stdout) as onlooker:
-        order = Order(job=job, where=where, onlooker=onlooker, say=say, detach=detach_on_interrupt)
-        try:
-            outcome = asyncio.run(run_job(order))
-        except Detached as detached:
-            say(str(detached))
-            return
-    state = outcome.state
-    if output == "json":
-        print_json(status(state, outcome.head, state.accepted_at))
-    else:
-        print(
-            f"\n{safe_text(ending_text(state))}", file=sys.stdout if isinstance(state.phase, Finished) else sys.stderr
-        )
-    raise typer.Exit(exit_code_for(state.phase))
+    service = where.service()
+    job = job_of(where, service, target, workers, settings, name)
+    early = start_early(where, job) if service is None else None
+    # Only now: the children load what they need at the same time.
+    from runfold.cli.running import run_and_show
 
-
-def exit_code_for(phase: object) -> int:
-    """Return the exit code that tells how a run ended."""
-    if isinstance(phase, Finished):
-        return EXIT_FINE
-    return EXIT_ABORTED if isinstance(phase, Aborted) else EXIT_FINDINGS
+    raise typer.Exit(run_and_show(where, job, early, detach=detach_on_interrupt, as_json=output == "json"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.run import exit_code_for
+from runfold.cli.running import exit_code_for
 from runfold.cli.show import print_json_line, safe_text
 from runfold.client import open_client
 from runfold.controller.status import status

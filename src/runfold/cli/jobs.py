@@ -1,0 +1,59 @@
+"""The options by which a command line asks for a job; what `run` and `submit` share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runfold.jobs import job_from
+
+if TYPE_CHECKING:
+    from runfold.events.job import Job
+    from runfold.locate import Address, Where
+
+TargetArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="MODULE:FUNCTION, FILE.py:FUNCTION, or a job file (.toml, .json).",
+        show_default=False,
+    ),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", help="How many ranks.", show_default=False)
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Set a field of the job, as in failure.max_failures=3.", show_default=False
+    ),
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="What the run is called.", show_default=False)
+]
+
+
+def job_of(
+    where: Where,
+    service: Address | None,
+    target: str,
+    workers: int | None,
+    settings: list[str] | None,
+    name: str | None,
+) -> Job:
+    """Return the job that a command line asks for.
+
+    A service found on this machine is told to look for the code here; one named by its address may stand on another
+    machine, and has its own working directory.
+    """
+    here = str(Path.cwd()) if service is not None and service.local else None
+    return job_from(
+        target,
+        workers=workers,
+        settings=settings or (),
+        name=name,
+        working_dir=here,
+        requested_by=where.settings.user,
+    )

@@ -1,0 +1,46 @@
+"""Running a job from the command line: progress, then how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+from runfold.cli.command import say
+from runfold.cli.show import print_json, safe_text
+from runfold.controller.status import status
+from runfold.errors import EXIT_ABORTED, EXIT_FINDINGS, EXIT_FINE
+from runfold.events.state import Aborted, Finished
+from runfold.explain import ending_text
+from runfold.progress import progress
+from runfold.run import Detached, Order, run_job
+
+if TYPE_CHECKING:
+    from runfold.children import Children
+    from runfold.events.job import Job
+    from runfold.locate import Where
+
+
+def run_and_show(where: Where, job: Job, early: Children | None, *, detach: bool, as_json: bool) -> int:
+    """Run a job to its end, show its progress and its end, and return the exit code."""
+    with progress(sys.stderr if as_json else sys.stdout) as onlooker:
+        order = Order(job=job, where=where, onlooker=onlooker, say=say, early=early, detach=detach)
+        try:
+            outcome = asyncio.run(run_job(order))
+        except Detached as detached:
+            say(str(detached))
+            return EXIT_FINE
+    state = outcome.state
+    if as_json:
+        print_json(status(state, outcome.head, state.accepted_at))
+    else:
+        out = sys.stdout if isinstance(state.phase, Finished) else sys.stderr
+        print(f"\n{safe_text(ending_text(state))}", file=out)
+    return exit_code_for(state.phase)
+
+
+def exit_code_for(phase: object) -> int:
+    """Return the exit code that tells how a run ended."""
+    if isinstance(phase, Finished):
+        return EXIT_FINE
+    return EXIT_ABORTED if isinstance(phase, Aborted) else EXIT_FINDINGS
