@@ -18,10 +18,10 @@ _DECODER: Final = msgspec.json.Decoder(Assignment)
 
 
 class Newest:
-    """Holds the newest assignment of each run, by (epoch, n, forced)."""
+    """Knows which assignment of each run was the newest so far, by (epoch, n, forced)."""
 
     def __init__(self) -> None:
-        self.by_run: dict[str, Assignment] = {}
+        self._order: dict[str, tuple[int, int, int]] = {}
 
     def take(self, run: str, data: bytes) -> Assignment | None:
         """Return the assignment of `data` if it is news; None if it is not, or cannot be read."""
@@ -30,14 +30,12 @@ class Newest:
         except msgspec.DecodeError as error:
             _LOG.warning("%s: an assignment that cannot be read is ignored: %s", run, error)
             return None
-        if assignment.run != run or not assignment.newer_than(self.by_run.get(run)):
+        order = (assignment.epoch, assignment.n, assignment.forced)
+        if assignment.run != run or order <= self._order.get(run, (0, -1, 0)):
             return None
-        self.by_run[run] = assignment
+        # No more than this is kept of the runs that are over: their last word may come again.
+        self._order[run] = order
         return assignment
-
-    def forget(self, run: str) -> None:
-        """Let go of a run that is over."""
-        self.by_run.pop(run, None)
 
 
 def follow_assignments(connection: Connection, on_news: Callable[[Assignment], None], *, run: str = "*") -> Follower:

@@ -9,6 +9,7 @@ import msgspec
 
 from runfold.events.beats import RunnerBeat
 from runfold.events.facts import FactMessage, RankReturned, Reported
+from runfold.events.limits import SPOOL_MAX_BYTES
 from runfold.events.nats.names import Role
 from support.waiting import until
 
@@ -74,3 +75,31 @@ async def test_a_beat_tells_of_every_rank(pool: PoolForTest) -> None:
     await run.heard(Reported, count=2)
     await until(lambda: beats[-1].number == run.folded["local"])
     await until(lambda: all(rank.memory_bytes for rank in beats[-1].ranks))
+
+
+async def test_reports_wait_while_the_spool_is_full_and_none_is_lost(pool: PoolForTest) -> None:
+    """Nothing is folded: the ranks report until `spool_max_bytes` is reached, and go on once it is."""
+    count = 1300
+    run = await pool.run(
+        "digits-1",
+        f"""
+        def train():
+            for step in range({count}):
+                runfold.report({{"text": "x" * 60_000}})
+            open("through", "w").close()
+        """,
+        num_workers=1,
+    )
+    assert count * 60_000 > SPOOL_MAX_BYTES
+    run.folding = False
+    run.train()
+    await until(lambda: sum(map(len, run.messages)) >= SPOOL_MAX_BYTES, patience_s=120)
+    assert not (pool.folder / "through").exists()
+    run.folding = True
+
+    async def told_and_through() -> bool:
+        await run.say_folded()
+        return bool(run.of(RankReturned))
+
+    await until(told_and_through, patience_s=120)
+    assert [fact.index for fact in run.of(Reported)] == list(range(count))
