@@ -36,6 +36,16 @@ def decide(state: AnyState, inputs: Sequence[AnyInput], t: float, policies: Poli
     The inputs are observed first, so that what is decided rests on the whole folded state. Deciding again on a state
     that these transitions were folded into returns nothing. Raises `Unsettled` when the rules never come to rest.
     """
+    return settle(state, inputs, t, policies)[0]
+
+
+def settle(
+    state: AnyState, inputs: Sequence[AnyInput], t: float, policies: Policies = DEFAULT
+) -> tuple[Decision, RunState]:
+    """Decide, and return the state it comes to rest in as well: that of the fold, but for what only an entry knows.
+
+    An entry's cursor and, in entry 0, the time of acceptance are not in it.
+    """
     decided: list[AnyTransition] = []
     if not isinstance(state, RunState):
         accepted = _accept(state, inputs)
@@ -46,7 +56,7 @@ def decide(state: AnyState, inputs: Sequence[AnyInput], t: float, policies: Poli
     for _ in range(DECIDE_ROUNDS_MAX_COUNT):
         step = _next_step(state, policies)
         if not step:
-            return Decision(tuple(decided), wake_at(state))
+            return Decision(tuple(decided), wake_at(state)), state
         for transition in step:
             state = evolve(state, transition, Moment(n=state.n, t=state.t, k=len(decided)))
             decided.append(transition)
