@@ -51,6 +51,7 @@ class StreamState(msgspec.Struct, frozen=True):
     bytes: int = 0
     first_seq: int = 0
     last_seq: int = 0
+    subjects: dict[str, int] = {}
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -132,6 +133,16 @@ class Api:
         """Return a stream's configuration and state, or None when there is none."""
         try:
             return await self._call(f"STREAM.INFO.{stream}", b"", StreamInfo)
+        except ApiRefused as error:
+            if error.err_code == STREAM_NOT_FOUND:
+                return None
+            raise
+
+    async def subjects(self, stream: str, subject: str) -> dict[str, int] | None:
+        """Return the subjects that hold messages and match one with wildcards, and how many each; None: no stream."""
+        body = msgspec.json.encode({"subjects_filter": subject})
+        try:
+            return (await self._call(f"STREAM.INFO.{stream}", body, StreamInfo)).state.subjects
         except ApiRefused as error:
             if error.err_code == STREAM_NOT_FOUND:
                 return None
