@@ -124,12 +124,17 @@ class RankStarted(RankFact, frozen=True, kw_only=True):
 
 
 class Reported(RankFact, frozen=True, kw_only=True):
-    """A rank's report: its index from 0, its step if it named one, metrics (packed) where they are recorded."""
+    """A rank's report: its index from 0, its step if it named one, metrics (packed) where they are recorded.
+
+    `spent_s`: seconds since the rank's report before that went into waiting: for `data`, `checkpoint_save`,
+    `checkpoint_restore`.
+    """
 
     index: int
     step: int | None = None
     metrics: dict[str, Json] | None = None
     checkpoint: str | None = None
+    spent_s: dict[str, float] = {}
 
 
 class RankReturned(RankFact, frozen=True, kw_only=True):
