@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
     from runfold.events.log import Log
+
+
+Renewal = Literal["kept", "gained", "taken"]
+"""It never lapsed; it is held, but had lapsed or was another life's; another life of the same name holds it now."""
 
 
 class Unavailable(Exception):
@@ -41,8 +45,8 @@ class Inbox(Protocol):
         """Return the next message that arrived, or None."""
         ...
 
-    async def purge(self, up_to: int) -> None:
-        """Remove the run's messages up to a sequence: they are folded."""
+    async def purge(self, cursor: tuple[str, int]) -> None:
+        """Remove the run's messages up to a cursor: they are folded. Nothing, when the stream is another one."""
         ...
 
     async def close(self) -> None:
@@ -73,12 +77,32 @@ class Bucket(Protocol):
         """Return a key's value, or None when it is free."""
         ...
 
+    async def replace(self, key: str, value: str, new: str) -> bool:
+        """Change a key that holds `value`; False when it does not."""
+        ...
+
     async def delete(self, key: str, value: str) -> bool:
         """Free a key that holds `value`; False when it does not."""
         ...
 
     async def entries(self) -> Mapping[str, str]:
         """Return all keys that are not free."""
+        ...
+
+
+class Lease(Protocol):
+    """A controller's sign of life: gone by itself `LEASE_TTL_S` after it was last renewed."""
+
+    async def renew(self) -> Renewal:
+        """Hold it from now on."""
+        ...
+
+    async def release(self) -> None:
+        """Let go of it at once."""
+        ...
+
+    async def living(self) -> frozenset[str]:
+        """Return the controllers that hold one now."""
         ...
 
 
@@ -138,6 +162,10 @@ class Ports(Protocol):
     @property
     def owners(self) -> Bucket:
         """Run → controller id."""
+        ...
+
+    def lease(self, controller: str) -> Lease:
+        """Return a controller's lease, for this life of it."""
         ...
 
     def run(self, run: str) -> RunPorts:

@@ -48,7 +48,7 @@ class Showing:
         self._assignments = Latest[Assignment](self._put_assignment)
         self._statuses = Latest[tuple[RunState, Head]](self._put_status, STATUS_EVERY_S)
         self._folds = Latest[Folded](self._say_folded, FOLDED_EVERY_S)
-        self._purges = Latest[int](ports.inbox.purge, PURGE_EVERY_S)
+        self._purges = Latest[tuple[str, int]](ports.inbox.purge, PURGE_EVERY_S)
 
     def serve(self, owner: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Begin to publish, in tasks of `owner`."""
@@ -78,7 +78,7 @@ class Showing:
             self._folds.offer(Folded(run=self.run, epoch=state.epoch, n=head.n, folded=folded), at_once=at_once)
         if state.cursor is not None and state.cursor != self._purged:
             self._purged = state.cursor
-            self._purges.offer(state.cursor[1])
+            self._purges.offer(state.cursor)
 
     async def drained(self) -> None:
         """Return once the last assignment and status stand, and the inbox holds nothing that is folded."""

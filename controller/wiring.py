@@ -6,12 +6,13 @@ A flood of facts on the second cannot delay an append on the first, which keeps 
 from __future__ import annotations
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from runfold.controller.ports import Delivered, JobDelivery, RunPorts, Unavailable
+from runfold.controller.ports import Delivered, JobDelivery, Renewal, RunPorts, Unavailable
 from runfold.controller.safe import shown
 from runfold.events.log import AppendResult, LogUnavailable, Stored
 from runfold.events.nats.cells import Cell, Cells, Clash, assignment_cells, owner_cells, status_cells
@@ -19,6 +20,7 @@ from runfold.events.nats.connection import Connection
 from runfold.events.nats.errors import BrokerClosed, BrokerError
 from runfold.events.nats.inbox import Inbox, InboxMessage, InboxReset, purge_inbox
 from runfold.events.nats.jobs import JobMessage, Jobs
+from runfold.events.nats.leases import Lease
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.publish import Rejected, publish_acked
 
@@ -39,11 +41,15 @@ def _asking() -> Iterator[None]:
 class BrokerPorts:
     """See `runfold.controller.ports.Ports`. `close` ends what was opened; the connections are their maker's."""
 
-    def __init__(self, appends: Connection, hears: Connection) -> None:
-        self._appends, self._hears = appends, hears
+    def __init__(self, appends: Connection, hears: Connection, leases: Connection) -> None:
+        self._appends, self._hears, self._leases = appends, hears, leases
         self._assignments, self._statuses = assignment_cells(appends), status_cells(appends)
         self.jobs = _JobQueue(hears, appends)
         self.owners = _Bucket(owner_cells(appends))
+
+    def lease(self, controller: str) -> _Lease:
+        """Return a controller's lease; nothing is said by this."""
+        return _Lease(Lease(self._leases, controller, secrets.token_hex(8)))
 
     def run(self, run: str) -> RunPorts:
         """Return the ports of one run; nothing is opened by this."""
@@ -66,6 +72,25 @@ class BrokerPorts:
     async def close(self) -> None:
         """Take no more jobs."""
         await self.jobs.close()
+
+
+class _Lease:
+    """A lease whose renewal says what the broker said."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+
+    async def renew(self) -> Renewal:
+        with _asking():
+            return await self._lease.renew()
+
+    async def release(self) -> None:
+        with _asking():
+            await self._lease.release()
+
+    async def living(self) -> frozenset[str]:
+        with _asking():
+            return await self._lease.living()
 
 
 class _RunLog:
@@ -122,9 +147,11 @@ class _RunInbox:
     def take(self) -> Delivered | None:
         return self._arrived.popleft() if self._arrived else None
 
-    async def purge(self, up_to: int) -> None:
-        with _asking():
-            await purge_inbox(self._connection, self._run, up_to)
+    async def purge(self, cursor: tuple[str, int]) -> None:
+        identity, up_to = cursor
+        if self._inbox is not None and self._inbox.identity == identity:
+            with _asking():
+                await purge_inbox(self._connection, self._run, up_to)
 
     async def close(self) -> None:
         if self._inbox is not None:
@@ -169,6 +196,13 @@ class _Bucket:
     async def get(self, key: str) -> str | None:
         with _asking():
             return _text(await self._cells.get(key))
+
+    async def replace(self, key: str, value: str, new: str) -> bool:
+        with _asking():
+            cell = await self._cells.get(key)
+            if cell is None or _text(cell) != value:
+                return False
+            return not isinstance(await self._cells.put(key, new.encode(), expected=cell.sequence), Clash)
 
     async def delete(self, key: str, value: str) -> bool:
         with _asking():

@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from runfold.controller.ports import Delivered, JobDelivery, RunPorts, Unavailable
+from runfold.controller.ports import Delivered, JobDelivery, Renewal, RunPorts, Unavailable
 from runfold.events.entry import Entry, decode_entry
+from runfold.events.limits import LEASE_TTL_S
 from runfold.events.log import Appended, AppendResult, LogFull, LogUnavailable, Stored
 from runfold.events.memory import FaultKind, MemoryLog, MemoryStore
 
@@ -151,9 +152,18 @@ class MemoryInbox:
         """Return the next message."""
         return self._waiting.popleft() if self._waiting else None
 
-    async def purge(self, up_to: int) -> None:
+    def forget(self) -> None:
+        """Be another stream, with nothing in it."""
+        self.identity += "x"
+        self.stored, self.last_sequence, self.purged_up_to = [], 0, 0
+        self._waiting.clear()
+
+    async def purge(self, cursor: tuple[str, int]) -> None:
         """Forget what is folded."""
         await asyncio.sleep(0)
+        identity, up_to = cursor
+        if identity != self.identity:
+            return
         self.purged_up_to = max(self.purged_up_to, up_to)
         self.stored = [message for message in self.stored if message.sequence > up_to]
 
@@ -184,6 +194,14 @@ class MemoryBucket:
         await self._reach()
         return self.values.get(key)
 
+    async def replace(self, key: str, value: str, new: str) -> bool:
+        """Change a key."""
+        await self._reach()
+        if self.values.get(key) != value:
+            return False
+        self.values[key] = new
+        return True
+
     async def delete(self, key: str, value: str) -> bool:
         """Free a key."""
         await self._reach()
@@ -202,6 +220,71 @@ class MemoryBucket:
         if self.away:
             self.away -= 1
             raise Unavailable("the broker is away")
+
+
+class MemoryLeases:
+    """Everybody's leases. `away` is how many calls from now on find no broker."""
+
+    def __init__(self) -> None:
+        self.away = 0
+        self._lives_count = 0
+        self._until: dict[str, tuple[int, float]] = {}
+
+    def holder(self, controller: str) -> MemoryLease:
+        """Return the lease of one life of a controller."""
+        self._lives_count += 1
+        return MemoryLease(self, controller, self._lives_count)
+
+    def forget(self) -> None:
+        """Lose all of them, as the broker does when it starts again."""
+        self._until.clear()
+
+    def standing(self, controller: str) -> int | None:
+        """Return which life holds a lease now."""
+        life, until = self._until.get(controller, (0, 0.0))
+        return life if asyncio.get_running_loop().time() < until else None
+
+    def set(self, controller: str, life: int | None) -> None:
+        """Let a life hold it, or nobody."""
+        self._until[controller] = (life or 0, asyncio.get_running_loop().time() + LEASE_TTL_S if life else 0.0)
+
+    def living(self) -> frozenset[str]:
+        """Return all holders."""
+        return frozenset(name for name in self._until if self.standing(name) is not None)
+
+    async def reach(self) -> None:
+        """Reach the broker, or not."""
+        await asyncio.sleep(0)
+        if self.away:
+            self.away -= 1
+            raise Unavailable("the broker is away")
+
+
+class MemoryLease:
+    """One life's lease."""
+
+    def __init__(self, leases: MemoryLeases, controller: str, life: int) -> None:
+        self._leases, self._controller, self._life = leases, controller, life
+
+    async def renew(self) -> Renewal:
+        """Hold it."""
+        await self._leases.reach()
+        standing = self._leases.standing(self._controller)
+        if standing is not None and standing > self._life:
+            return "taken"
+        self._leases.set(self._controller, self._life)
+        return "kept" if standing == self._life else "gained"
+
+    async def release(self) -> None:
+        """Let go of it."""
+        await self._leases.reach()
+        if self._leases.standing(self._controller) == self._life:
+            self._leases.set(self._controller, None)
+
+    async def living(self) -> frozenset[str]:
+        """Return all holders."""
+        await self._leases.reach()
+        return self._leases.living()
 
 
 @dataclass
@@ -295,6 +378,7 @@ class MemoryWorld:
         self.store = MemoryStore()
         self.jobs = MemoryJobs()
         self.owners = MemoryBucket()
+        self.leases = MemoryLeases()
         self.runs: dict[str, MemoryRun] = {}
         self._namespace = namespace
 
@@ -310,6 +394,10 @@ class MemoryWorld:
                 happened=happened,
             )
         return self.runs[run]
+
+    def lease(self, controller: str) -> MemoryLease:
+        """Return a controller's lease."""
+        return self.leases.holder(controller)
 
     def run(self, run: str) -> RunPorts:
         """Return a run's ports."""

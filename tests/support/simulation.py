@@ -63,6 +63,7 @@ class Weather:
     runner_dies: float
     kills_count: int
     aborts: bool
+    inbox_lost: bool
     workers: int
     max_failures: int
 
@@ -95,6 +96,7 @@ def weather_of(dice: random.Random) -> Weather:
         runner_dies=dice.choice((0.0, 0.0, 0.3)),
         kills_count=dice.choice((0, 0, 1, 3)),
         aborts=dice.random() < 0.15,
+        inbox_lost=dice.random() < 0.15,
         workers=dice.randint(1, 4),
         max_failures=dice.randint(0, 3),
     )
@@ -329,6 +331,8 @@ async def play(seed: int) -> Outcome:
         owner.create_task(supervise(owner, pool, outcome))
         if weather.aborts:
             owner.create_task(abort(run, dice))
+        if weather.inbox_lost:
+            owner.create_task(lose_inbox(run, dice))
         await host(world, run, dice, weather)
     history = await read_log(run.log.log, RUN)
     return Outcome(weather, history, status(run), run, world, outcome)
@@ -365,6 +369,12 @@ async def abort(run: MemoryRun, dice: random.Random) -> None:
         await asyncio.sleep(1.0)
         if run.status.data is not None and status(run).terminal:
             return
+
+
+async def lose_inbox(run: MemoryRun, dice: random.Random) -> None:
+    """Make the inbox anew, with nothing in it: acknowledged facts are gone."""
+    await asyncio.sleep(dice.uniform(0.0, 20.0))
+    run.inbox.forget()
 
 
 def simulate(seed: int) -> Outcome:
