@@ -8,13 +8,13 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from runfold.workers.errors import SpawnError
-from runfold.workers.pipe import RunnerPipe, RunnerSpec, StopNow
+from runfold.workers.pipe import EXIT_CANNOT, RunnerPipe, RunnerSpec, StopNow
 from runfold.workers.placing import RunnerHere
-from runfold.workers.processes import Exit
+from runfold.workers.processes import EXIT_BUG, Exit
 from runfold.workers.spawner import Child, Spawner
 from runfold.workers.zygote import Role
 
@@ -23,6 +23,10 @@ STOP_MARGIN_S: Final = 8.0
 """How much longer than its ranks' patience a runner may take to end before it is killed."""
 UNSEEN_END_TIMEOUT_S: Final = 10.0
 """How long the pipe of a runner is watched whose zygote, which would have seen its end, is gone."""
+_REASONS: Final[Mapping[int | None, str]] = {
+    EXIT_CANNOT: "it lost its rank spawner or could not reach the broker; the supervisor's log says which",
+    EXIT_BUG: "it met a bug of runfold's own; the supervisor's log has the traceback",
+}
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
@@ -121,6 +125,7 @@ class RunnerProcess:
             with self._theirs:
                 self._child = await self._hatchery.spawn(self._theirs)
             self._exit = await self._child.wait()
+            self._reason = _REASONS.get(self._exit.code, "")
             if not self._exit.known:
                 await self._end_unseen()
         except SpawnError as error:

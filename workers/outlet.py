@@ -47,7 +47,9 @@ class Outlet:
 
     async def drained(self) -> None:
         """Wait until all that is kept is with the broker, for at most `drain_timeout_s`; then stop."""
-        await asyncio.wait([self._task], timeout=DRAIN_TIMEOUT_S)
+        _, late = await asyncio.wait([self._task], timeout=DRAIN_TIMEOUT_S)
+        if late:
+            _LOG.warning("the broker did not take a rank's last output within %g s; it is not kept", DRAIN_TIMEOUT_S)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 

@@ -16,6 +16,8 @@ import msgspec
 from runfold.workers.errors import LinkError
 from runfold.workers.frames import HEADER, frame
 
+EXIT_CANNOT: Final = 77
+"""How a runner ends that cannot go on: no broker, no spec, or no rank spawner. Why stands in the log."""
 PIPE_FRAME_MAX_BYTES: Final = 64 * 1024
 SPEC_TIMEOUT_S: Final = 10.0
 

@@ -29,14 +29,12 @@ from runfold.workers.errors import LinkError, RunfoldError
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
-from runfold.workers.pipe import RunnerSpec, StopNow, SupervisorPipe
+from runfold.workers.pipe import EXIT_CANNOT, RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Leave, Ordered, StartRank, plan
 from runfold.workers.pulse import beat
 from runfold.workers.spawner import Spawner
 
 EXIT_DONE: Final = 0
-EXIT_CANNOT: Final = 77
-"""The broker could not be reached, the spec did not come, or the rank spawner is gone."""
 CONNECT_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 5.0
 """How long the last output and the last facts may take to be kept before the runner ends anyway."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from runfold.events.limits import LAST_LINES_MAX_BYTES, OUTPUT_BATCH_MAX_BYTES
 from runfold.events.output import OutputBatch, records
-from runfold.workers.output import BATCH_EVERY_S, UNFINISHED_AFTER_S, WAITING_MAX_BYTES, OutputCut
+from runfold.workers.output import BATCH_EVERY_S, LINE_MAX_BYTES, UNFINISHED_AFTER_S, WAITING_MAX_BYTES, OutputCut
 
 
 def cut() -> OutputCut:
@@ -131,3 +131,49 @@ def test_no_batch_is_too_large_and_every_byte_is_kept_or_counted(
         cut_bytes = sum(batch.cut_bytes for batch in batches)
         newlines = sum(1 for batch in batches for line in batch.lines if not line.partial)
         assert cut_bytes + newlines <= fed + 2
+
+
+def test_bytes_that_are_no_text_keep_within_the_limit_of_the_last_lines() -> None:
+    output = cut()
+    output.feed("stdout", b"\xff" * 3 * LAST_LINES_MAX_BYTES, 0.0, 0.0)
+    assert 0 < len(output.last_lines().encode()) <= LAST_LINES_MAX_BYTES
+
+
+def test_a_long_line_is_cut_between_characters() -> None:
+    output = cut()
+    text = "x" + "ü" * LINE_MAX_BYTES
+    output.feed("stdout", text.encode() + b"\n", 0.0, 0.0)
+    (batch, *_) = drain(output, 0.0)
+    assert [line.partial for line in batch.lines] == [True, True, False]
+    assert "".join(line.text for line in batch.lines) == text
+
+
+def test_it_says_when_to_ask_again() -> None:
+    output = cut()
+    assert output.wake_at(0.0) is None
+    assert output.batch(0.0) is None
+    output.feed("stdout", b"no end", 2.0, 0.0)
+    assert output.wake_at(2.0) == 2.0 + UNFINISHED_AFTER_S
+    output.end()
+    assert output.wake_at(2.0) == 2.0
+    assert texts(output.batch(2.0)) == ["no end"]
+    assert output.wake_at(3.0) is None
+    assert output.batch(3.0) is None
+
+
+def test_a_stream_without_a_line_end_does_not_hold_up_the_other() -> None:
+    output = cut()
+    output.feed("stdout", b"no end", 0.0, 0.0)
+    output.feed("stderr", b"a line\n", 0.0, 0.0)
+    assert texts(output.batch(0.0)) == ["a line"]
+    assert output.batch(BATCH_EVERY_S) is None
+    assert texts(output.batch(UNFINISHED_AFTER_S + BATCH_EVERY_S)) == ["no end"]
+
+
+def test_two_unfinished_lines_are_left_to_grow() -> None:
+    output = cut()
+    for source in ("stdout", "stderr"):
+        output.feed("stdout" if source == "stdout" else "stderr", b"x" * (LINE_MAX_BYTES - 1), 0.0, 0.0)
+    assert output.batch(0.0) is None
+    assert output.wake_at(0.0) == BATCH_EVERY_S
+    assert len(texts(output.batch(UNFINISHED_AFTER_S))) == 2

@@ -145,3 +145,15 @@ def test_nothing_is_ever_given_twice(asks: list[tuple[int, float, bool]]) -> Non
     for run in slots.waiting():
         slots.withdraw(run)
     assert slots.free == 5
+
+
+def test_a_groups_ranks_on_one_node_when_that_is_asked_for() -> None:
+    slots = pool(a=2, b=3)
+    slots.ask(demand("x", 3, strategy="STRICT_PACK"))
+    slots.ask(demand("y", 2, strategy="STRICT_SPREAD", at="2026-01-02T00:00:00Z"))
+    places = [{place.node: place.slots for place in one.places} for one in slots.grant()]
+    assert places == [{"b": 3}]
+    slots.release("x")
+    places = [{place.node: place.slots for place in one.places} for one in slots.grant()]
+    assert places == [{"a": 1, "b": 1}]
+    assert slots.nodes == {"a": 2, "b": 3}

@@ -223,3 +223,35 @@ def test_every_number_arrives_whatever_is_lost(data: st.DataObject) -> None:
         if source.size_bytes == 0:
             break
     assert folded == said == source.number
+
+
+def test_an_incarnation_is_taken_once() -> None:
+    source = spool()
+    source.join(9, 1.0)
+    assert source.incarnation == 3
+
+
+def test_an_acknowledgement_of_something_else_changes_nothing() -> None:
+    source = spool()
+    source.add(returned(), 0.0)
+    message = source.message(0.0)
+    assert message is not None
+    source.acked(message._replace(last=7), 0.0)
+    assert source.message(0.0) is message
+
+
+def test_a_repeat_ends_where_the_controller_has_caught_up() -> None:
+    source = spool()
+    for index in range(8):
+        source.add(report(index, text="x" * 60_000), 0.0)
+    while not source.settled:
+        taken(source, 0.0)
+    source.folded(1, 1.0)
+    first = source.message(1.0 + RESEND_AFTER_S)
+    assert numbers(first) == [2, 3, 4, 5]
+    assert source.wake_at(2.0 + RESEND_AFTER_S) == 2.0 + RESEND_AFTER_S
+    source.folded(6, 2.0 + RESEND_AFTER_S)
+    assert numbers(source.message(2.0 + RESEND_AFTER_S)) == [7, 8]
+    source.folded(8, 3.0 + RESEND_AFTER_S)
+    assert source.message(9.0 + RESEND_AFTER_S) is None
+    assert source.settled
