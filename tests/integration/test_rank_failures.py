@@ -36,7 +36,7 @@ async def test_an_exception_is_told_in_the_users_frames(spawner: Spawner, tmp_pa
     assert (told.error.type, told.error.message, told.error.kind) == ("ValueError", "wrapped", "user")
     assert told.reports == 1
     assert told.full is None
-    assert told.error.where == f"{tmp_path / 'job.py'}:10 in train"
+    assert told.error.where == "job.py:10 in train"
     text = told.error.traceback or ""
     assert "RuntimeError: boom" in text
     assert "in inner" in text
@@ -51,7 +51,7 @@ async def test_an_error_raised_by_a_call_of_ours_ends_in_the_users_frame(spawner
     error = failed(end.result).error
     assert error.type == "runfold.workers.errors.MetricsError"
     assert "metrics.loss" in error.message
-    assert error.where == f"{tmp_path / 'job.py'}:3 in train"
+    assert error.where == "job.py:3 in train"
 
 
 async def test_an_exception_that_cannot_be_pickled_or_printed_is_told(spawner: Spawner, tmp_path: Path) -> None:
