@@ -161,7 +161,10 @@ def _of_rank(run: Run, what: str, rank: int, b: int) -> AnyInput:
 def _concluded(run: Run, what: str, a: int, b: int, rank: int, unique: str) -> AnyInput:
     match what:
         case "silent":
-            return SilenceConcluded(source=(*NODES, POOL)[b % 3], silence_s=10.0 * a, lost=b > 3, reason="silent")
+            source = (*NODES, POOL)[b % 3]
+            # The controller concludes the loss only of what it knows to have a place.
+            known = run.state.group is not None and any(place.source == source for place in run.group.places)
+            return SilenceConcluded(source=source, silence_s=10.0 * a, lost=known and b > 2, reason="silent")
         case "stuck":
             return ProgressStopped(ranks=(rank,) if b else (), quiet_s=70.0, limit_s=None)
         case "hang":
