@@ -50,8 +50,9 @@ class Receipt:
 class Client:
     """A connection with the rights of a client; made by `open_client`."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, address: Address) -> None:
         self.connection = connection
+        self.address = address
         self.names = connection.names
         self.api = Api(connection)
 
@@ -182,7 +183,7 @@ async def open_client(address: Address) -> AsyncIterator[Client]:
     except BrokerUnreachable as error:
         raise UnreachableError(str(error)) from error
     try:
-        yield Client(connection)
+        yield Client(connection, address)
     except StreamsMissing as error:
         raise UnreachableError(f"the broker at {connection.server} was not prepared for runfold: {error}") from error
     except BrokerError as error:

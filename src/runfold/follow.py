@@ -45,10 +45,14 @@ class Onlooker(Protocol):
 
 
 class Following:
-    """A run's log, folded entry by entry. `state` is the newest; None before entry 0 has come."""
+    """A run's log, folded entry by entry. `state` is the newest; None before entry 0 has come.
 
-    def __init__(self, run: str, onlookers: tuple[Onlooker, ...]) -> None:
+    With the digest of a job, the run of any other job that has the same id is not followed: ours will be refused.
+    """
+
+    def __init__(self, run: str, onlookers: tuple[Onlooker, ...], digest: str | None = None) -> None:
         self.run = run
+        self._digest = digest
         self.state: RunState | None = None
         self.head: Head | None = None
         self.ended = asyncio.Event()
@@ -63,8 +67,11 @@ class Following:
         expected = (0, GENESIS) if self.head is None else (self.head.n + 1, self.head.hash)
         if entry.run != self.run or (entry.n, entry.prev) != expected:
             return
+        state = fold(self.state, entry)
+        if self._digest is not None and state.digest != self._digest:
+            return
         self.head = Head(n=entry.n, hash=hash_entry(message.data))
-        self.state = fold(self.state, entry)
+        self.state = state
         for onlooker in self._onlookers:
             onlooker.entry(Told(entry, self.state, self.head))
         if self.state.terminal:
@@ -88,9 +95,14 @@ class Following:
 
 
 @asynccontextmanager
-async def follow_run(client: Client, run: str, *onlookers: Onlooker) -> AsyncIterator[Following]:
-    """Follow a run from its first entry for as long as the block lasts; the run may come to exist meanwhile."""
-    following = Following(run, onlookers)
+async def follow_run(
+    client: Client, run: str, *onlookers: Onlooker, digest: str | None = None
+) -> AsyncIterator[Following]:
+    """Follow a run from its first entry for as long as the block lasts; the run may come to exist meanwhile.
+
+    `digest` is that of the job that was submitted, where it is known.
+    """
+    following = Following(run, onlookers, digest)
     subjects = client.names.subjects
     beats = await client.connection.subscribe(subjects.beats(run), following.take_beat)
     try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit
@@ -24,11 +24,15 @@ ARCHIVE_FOLDER: Final = "archive"
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker to speak to as a client. `local`: found by a data directory, so on this machine."""
+    """A broker to speak to as a client.
+
+    `local`: found by a data directory, so on this machine. `once`: it serves one run, and ends with it.
+    """
 
     url: str
     namespace: str
     local: bool
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ class Where:
         if self.named is None:
             for folder in sorted((self.data_dir / ONCE_FOLDER).glob("*")):
                 if (address := answering(folder)) is not None:
-                    yield address
+                    yield replace(address, once=True)
 
     def required_service(self) -> Address:
         """Return the service; raise `UnreachableError` when there is none."""

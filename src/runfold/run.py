@@ -127,7 +127,7 @@ async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, ca
     if order.blob is not None:
         await Blobs(client.connection).put(order.blob)
     receipt = await client.submit(order.job)
-    async with follow_run(client, receipt.run, order.onlooker) as following:
+    async with follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following:
         detach = order.detach and can_detach
         abort = asyncio.ensure_future(_abort_when_asked(client, following, caught, order, detach=detach))
         refused = asyncio.ensure_future(wait_refused(client, receipt, following))
@@ -191,8 +191,7 @@ async def wait_refused(client: Client, receipt: Receipt, following: Following) -
     """Raise `NotAcceptedError` when the job is refused; once the run exists, wait for ever, for nothing."""
     while True:
         await asyncio.sleep(REFUSAL_POLL_S)
-        state = following.state
-        if state is not None and state.digest == receipt.digest:
+        if following.state is not None:
             await asyncio.Event().wait()
         if (record := await client.refusal(receipt.sequence)) is not None:
             refusal = msgspec.json.decode(record, type=JobRefused)

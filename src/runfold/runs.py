@@ -102,12 +102,11 @@ def archived_status(history: History) -> Status:
 async def list_runs(where: Where) -> list[Listed]:
     """Return every run that is known, the newest first; one that stands in two places is listed once."""
     found: dict[str, Listed] = {}
-    place = "service"
     async with clients(where) as each:
         async for client in each:
+            place = "once" if client.address.once else "service"
             for status in await client.statuses():
                 found.setdefault(status.run, _listed(status, place))
-            place = "once"
     for last in list_archives(where.data_dir):
         found.setdefault(
             last.run,

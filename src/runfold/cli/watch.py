@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 import typer
@@ -63,12 +64,9 @@ async def watch_run(
 
 
 async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submitted: Receipt | None) -> RunState:
-    if as_json:
-        onlooker = JsonLines()
-        async with follow_run(client, run, onlooker) as following:
-            return await _ended(client, following, submitted)
-    with progress(stream) as shown:
-        async with follow_run(client, run, shown) as following:
+    digest = submitted.digest if submitted is not None else None
+    with nullcontext(JsonLines()) if as_json else progress(stream) as onlooker:
+        async with follow_run(client, run, onlooker, digest=digest) as following:
             return await _ended(client, following, submitted)
 
 

@@ -1,0 +1,165 @@
+"""The command line as a user runs it: the installed script, its own data directory, a service if asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+RUNFOLD = Path(sys.executable).with_name("runfold")
+COMMAND_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Done:
+    """A command that has ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> dict[str, object]:
+        """What it printed, as one JSON object."""
+        found = json.loads(self.out)
+        assert isinstance(found, dict), self.out
+        return found
+
+
+class Commands:
+    """Runs commands in a folder, with a data directory of its own and none of this environment's settings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = folder / "data"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """The environment of a command."""
+        dropped = ("RUNFOLD_", "RAY_TRAIN_", "XDG_CONFIG_HOME")
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+        return {**kept, "RUNFOLD_DATA": str(self.data), "XDG_CONFIG_HOME": str(self.folder / "config"), **more}
+
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        """Start a command; the caller ends it."""
+        return subprocess.Popen(
+            [RUNFOLD, *words],
+            cwd=self.folder,
+            env=self.environment(**env),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def __call__(self, *words: str, **env: str) -> Done:
+        """Run a command to its end."""
+        process = self.start(*words, **env)
+        try:
+            out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+        finally:
+            process.kill()
+        return Done(process.returncode, out, err)
+
+    def ok(self, *words: str, **env: str) -> Done:
+        """Run a command that must end well."""
+        done = self(*words, **env)
+        assert done.code == 0, f"runfold {' '.join(words)} ended with {done.code}\n{done.out}\n{done.err}"
+        return done
+
+    def write(self, name: str, text: str) -> Path:
+        """Write a file of the user's."""
+        path = self.folder / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    @contextmanager
+    def service(self, *options: str) -> Iterator[Up]:
+        """A service for as long as the block lasts; afterwards nothing of it may be left."""
+        process = self.start("up", "-o", "json", *options)
+        up = Up(process)
+        try:
+            up.wait_ready()
+            yield up
+            if process.poll() is None:
+                up.stop()
+        finally:
+            up.end()
+
+
+class Up:
+    """A running `runfold up`."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pids: dict[str, int] = {}
+
+    def wait_ready(self) -> None:
+        """Wait for the line that says that everything runs."""
+        assert self.process.stdout is not None
+        backstop = threading.Timer(COMMAND_TIMEOUT_S, self.process.kill)
+        backstop.start()
+        line = self.process.stdout.readline()
+        backstop.cancel()
+        if not line:
+            _, err = self.process.communicate()
+            pytest.fail(f"`runfold up` did not start: {err}")
+        self.pids = json.loads(line)["pids"]
+
+    def family(self) -> list[psutil.Process]:
+        """Every process under it, and those that its children started in sessions of their own."""
+        roots = [self.process.pid, *self.pids.values()]
+        found: dict[int, psutil.Process] = {}
+        for pid in roots:
+            if psutil.pid_exists(pid):
+                process = psutil.Process(pid)
+                found |= {each.pid: each for each in [process, *process.children(recursive=True)]}
+        return list(found.values())
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> str:
+        """Ask it to stop, wait until it has, and return what it said."""
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=STOP_TIMEOUT_S)
+        return err
+
+    def end(self) -> None:
+        """End whatever is left of it, so that a failing test leaves nothing behind."""
+        family = self.family()
+        for process in family:
+            process.kill()
+        psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
+        self.process.wait(STOP_TIMEOUT_S)
+
+
+@pytest.fixture
+def runfold(tmp_path: Path) -> Commands:
+    """Commands in a folder of the test's own."""
+    return Commands(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """Commands beside a service that a whole module shares."""
+    commands = Commands(tmp_path_factory.mktemp("served"))
+    with commands.service("--slots", "4"):
+        yield commands
+
+
+def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+    """Wait for processes to end, and return those that did not."""
+    _, alive = psutil.wait_procs(processes, timeout=STOP_TIMEOUT_S)
+    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
