@@ -65,8 +65,11 @@ class Host:
         self._setting = setting
         self._runs: dict[str, Hosted] = {}
         self._owner: asyncio.TaskGroup | None = None
+        self.unsure = asyncio.Event()
+        """Set when it must be looked who owns which run."""
         self._patience = Patience(f"controller {setting.me.controller}")
         self._reading_back = asyncio.Semaphore(TAKEOVERS_AT_ONCE_MAX)
+        self._coming: set[str] = set()
 
     def find(self, run: str) -> Hosted | None:
         """Return a run hosted here, quarantined ones among them."""
@@ -78,8 +81,9 @@ class Host:
             self._owner = owner
             stopping = owner.create_task(self._stop_when(stop), name="stop the runs")
             try:
-                for run in await self._patience.ask(self.owners.mine):
-                    owner.create_task(self._take_over(run), name=f"take over {run}")
+                for run, holder in (await self._patience.ask(self.owners.holders)).items():
+                    if holder == self.owners.controller:
+                        self.resume(run)
                 self.ready.set()
             except GaveUp:
                 _log.warning("stopped before the broker said which runs are this controller's")
@@ -114,9 +118,47 @@ class Host:
         if hosted is not None and hosted.over.is_set():
             del self._runs[run]
 
-    async def _take_over(self, run: str) -> None:
-        async with self._reading_back:
-            await self.start(run, None).begun()
+    def resume(self, run: str) -> None:
+        """Take a run over that is this controller's by its key, and is not hosted."""
+        self._read_back(run, None)
+
+    def inherit(self, run: str, holder: str) -> None:
+        """Take over the run of a controller that is gone, if nobody else is quicker."""
+        self._read_back(run, holder)
+
+    def drop(self, run: str, reason: str) -> None:
+        """Let go of a run that is not this controller's any more by its key."""
+        hosted = self._runs.get(run)
+        if hosted is None:
+            return
+        if hosted.over.is_set():
+            self.forget(run)
+        elif hosted.ending is None:
+            hosted.loop.stop(Dropped(reason))
+
+    def standing(self) -> set[str]:
+        """Return the runs that are hosted here and stand in the log."""
+        return {run for run, hosted in self._runs.items() if hosted.ending is None and hosted.loop.standing.is_set()}
+
+    def _read_back(self, run: str, holder: str | None) -> None:
+        if self._owner is None or run in self._runs or run in self._coming or self._patience.over:
+            return
+        self._coming.add(run)
+        self._owner.create_task(self._take_over(run, holder), name=f"take over {run}")
+
+    async def _take_over(self, run: str, holder: str | None) -> None:
+        """Take a run over; `holder`: from whom, by changing its key."""
+        try:
+            async with self._reading_back:
+                if holder is not None:
+                    if not await self._patience.ask(lambda: self.owners.inherit(run, holder)):
+                        return
+                    _log.warning("run %s: its controller %s is gone; taken over", run, shown(holder))
+                await self.start(run, None).begun()
+        except GaveUp:
+            _log.warning("run %s: stopped before it was taken over", run)
+        finally:
+            self._coming.discard(run)
 
     async def _live(self, run: str, hosted: Hosted) -> None:
         ending = hosted.ending = await hosted.loop.run()
@@ -134,19 +176,18 @@ class Host:
             case Ended():
                 await self._patience.ask(lambda: self.owners.release(run))
                 _log.info("run %s is over", run)
-            case Dropped(sequence=sequence):
-                _log.error(
-                    "run %s: another controller's entry stands at sequence %d of the log, where ours belonged: "
-                    "the run is that one's now; nothing was decided here since",
-                    run,
-                    sequence,
-                )
+            case Dropped(reason=reason):
+                _log.error("run %s: %s; it is let go, nothing was decided here since", run, shown(reason))
+                # It may be ours all the same: its former controller wrote once more, or its key is gone.
+                if await self._patience.ask(lambda: self.owners.claim(run)) == self.owners.controller:
+                    self.unsure.set()
             case Quarantined(reason=reason):
                 _log.error("run %s stays quarantined until the controller starts again: %s", run, shown(reason))
             case Stopped():
-                _log.info("run %s goes on without a controller until the next start", run)
+                _log.info("run %s goes on; the next controller takes it over", run)
             case Unwritten():
                 _log.info("run %s is claimed but not written; its job comes again", run)
+                await self._patience.ask(lambda: self.owners.release(run))
             case _:
                 assert_never(ending)
 

@@ -61,12 +61,14 @@ class Loop:
         self._head: Head | None = None
         self._last_sequence = 0
         self._wake_t: float | None = None
+        self._asked: Ending = Stopped()
         self._wake = asyncio.Event()
         self._patience = Patience(f"run {run}")
         self._showing = Showing(run, ports, is_new=job is not None)
 
-    def stop(self) -> None:
-        """Ask the loop to end after its turn."""
+    def stop(self, ending: Ending | None = None) -> None:
+        """Ask the loop to end after its turn: like this, or to be taken up again."""
+        self._asked = ending or Stopped()
         self._patience.over = True
         self._wake.set()
 
@@ -98,7 +100,7 @@ class Loop:
         except Over as over:
             return over.ending
         except GaveUp:
-            return Stopped()
+            return self._asked
         return Ended()
 
     async def _begin(self) -> RunState:
@@ -138,7 +140,7 @@ class Loop:
                     await self._wake.wait()
             except TimeoutError:
                 pass
-        raise Over(Stopped())
+        raise Over(self._asked)
 
     async def _turn(self, state: RunState, waiting: Waiting, timers: Sequence[AnyInput]) -> RunState:
         """Write one entry of what waits; half as much, and half again, until it fits."""
@@ -175,7 +177,8 @@ class Loop:
             case Appended(sequence=sequence):
                 self._last_sequence = sequence
             case Fenced(sequence=sequence):
-                raise Over(Dropped(sequence))
+                where = f"at sequence {sequence} of the log, where ours belonged"
+                raise Over(Dropped(f"another controller's entry stands {where}"))
             case Damaged(found_sequence=found):
                 raise Over(Quarantined(f"the log ends at sequence {found}, but had acknowledged {expected}"))
             case _:

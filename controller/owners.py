@@ -11,21 +11,27 @@ class Owners:
 
     def __init__(self, bucket: Bucket, controller: str) -> None:
         self._bucket = bucket
-        self._controller = controller
+        self.controller = controller
 
     async def claim(self, run: str) -> str:
         """Take a run if nobody has it; return the id of the controller that has it now."""
-        while not await self._bucket.create(run, self._controller):
+        while not await self._bucket.create(run, self.controller):
             holder = await self._bucket.get(run)
             if holder is not None:
                 return holder
-        return self._controller
+        return self.controller
 
     async def release(self, run: str) -> None:
         """Free a run of ours: its terminal entry and its last assignment stand, or it never came to be."""
-        await self._bucket.delete(run, self._controller)
+        await self._bucket.delete(run, self.controller)
 
-    async def mine(self) -> list[str]:
-        """Return the runs of ours, those of a former life of this controller among them."""
+    async def inherit(self, run: str, holder: str) -> bool:
+        """Take a run from a controller that is gone; False when it is not that one's any more."""
+        if await self._bucket.replace(run, holder, self.controller):
+            return True
+        return await self._bucket.get(run) == self.controller  # by a try whose answer was lost
+
+    async def holders(self) -> dict[str, str]:
+        """Return which controller has which run."""
         entries = await self._bucket.entries()
-        return sorted(run for run, holder in entries.items() if holder == self._controller and RUN_ID.fullmatch(run))
+        return {run: entries[run] for run in sorted(entries) if RUN_ID.fullmatch(run)}

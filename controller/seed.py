@@ -47,9 +47,9 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Another controller's entry stands where ours belonged: the run is not ours any more."""
+    """The run is another controller's now, as far as can be seen; by what."""
 
-    sequence: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)

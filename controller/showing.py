@@ -104,12 +104,12 @@ class Showing:
     async def _put_assignment(self, document: Assignment) -> None:
         order = (document.epoch, document.n, document.forced)
         if not await self._assignment.put(_encoder.encode(document), order):
-            _log.warning("run %s: a newer assignment than ours (epoch %d, entry %d) stands", self.run, *order[:2])
+            _log.debug("run %s: a newer assignment than ours (epoch %d, entry %d) stands", self.run, *order[:2])
 
     async def _put_status(self, seen: tuple[RunState, Head]) -> None:
         document = status(*seen, self.accepted_at)
         if not await self._status.put(_encoder.encode(document), document.order):
-            _log.warning("run %s: a newer status than ours (entry %d) stands", self.run, document.head.n)
+            _log.debug("run %s: a newer status than ours (entry %d) stands", self.run, document.head.n)
 
     async def _say_folded(self, folded: Folded) -> None:
         await self._ports.say_folded(_encoder.encode(folded))

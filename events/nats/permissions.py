@@ -74,8 +74,8 @@ def _controller(names: Names) -> Rights:
             f"$JS.API.CONSUMER.INFO.{names.jobs}.{JOBS_CONSUMER}",
             f"$JS.API.CONSUMER.MSG.NEXT.{names.jobs}.{JOBS_CONSUMER}",
             f"$JS.ACK.{names.jobs}.{JOBS_CONSUMER}.>",
-            # What is folded is removed from the inbox, a lease that is handed over from its bucket; that lives in memory
-            # and is made anew.
+            # What is folded is removed from the inbox, and a lease that is handed over from its bucket; the bucket
+            # lives in memory and is made anew.
             f"$JS.API.STREAM.PURGE.{names.inbox}",
             f"$JS.API.STREAM.PURGE.{leases}",
             f"$JS.API.STREAM.CREATE.{leases}",

@@ -12,6 +12,7 @@ import msgspec
 
 from runfold.controller.host import Setting
 from runfold.controller.main import host_runs
+from runfold.controller.ports import Ports
 from runfold.controller.seed import Identity
 from runfold.events.assignment import Assignment
 from runfold.events.beats import Folded
@@ -60,8 +61,7 @@ def at() -> str:
 class Hosted:
     """A controller at work; `die` ends it where it stands."""
 
-    def __init__(self, world: MemoryWorld, controller: str, environment: tuple[str, ...] = ()) -> None:
-        self.world = world
+    def __init__(self, world: Ports, controller: str, environment: tuple[str, ...] = ()) -> None:
         self._stop = asyncio.Event()
         self._ready = asyncio.Event()
         setting = Setting(
@@ -91,9 +91,7 @@ class Hosted:
 
 
 @asynccontextmanager
-async def hosting(
-    world: MemoryWorld, controller: str = "ctl-0", environment: tuple[str, ...] = ()
-) -> AsyncIterator[Hosted]:
+async def hosting(world: Ports, controller: str = "ctl-0", environment: tuple[str, ...] = ()) -> AsyncIterator[Hosted]:
     """Host runs for a while."""
     hosted = Hosted(world, controller, environment)
     await hosted.ready()

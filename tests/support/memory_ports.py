@@ -118,7 +118,7 @@ class MemoryBoard:
 
 
 class MemoryInbox:
-    """A run's facts and requests, kept until purged."""
+    """A run's facts and requests, kept until purged; `readers` are told of what comes."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -126,52 +126,70 @@ class MemoryInbox:
         self.stored: list[Delivered] = []
         self.purged_up_to = 0
         self.last_sequence = 0
-        self._waiting: deque[Delivered] = deque()
-        self._arrived: Callable[[], None] | None = None
+        self.readers: list[InboxReader] = []
 
     def publish(self, subject: str, data: bytes) -> int:
-        """Store a message, `subject` without the run's prefix, and deliver it if the inbox is open."""
+        """Store a message, `subject` without the run's prefix, and deliver it where the inbox is open."""
         self.last_sequence += 1
         message = Delivered(self.identity, self.last_sequence, f"{self.prefix}.{subject}", data)
         self.stored.append(message)
-        if self._arrived is not None:
-            self._waiting.append(message)
-            self._arrived()
+        for reader in self.readers:
+            reader.deliver(message)
         return self.last_sequence
-
-    async def open(self, cursor: tuple[str, int] | None, arrived: Callable[[], None]) -> None:
-        """Deliver what comes after the cursor."""
-        await asyncio.sleep(0)
-        after = cursor[1] if cursor is not None and cursor[0] == self.identity else 0
-        self._waiting = deque(message for message in self.stored if message.sequence > after)
-        self._arrived = arrived
-        if self._waiting:
-            arrived()
-
-    def take(self) -> Delivered | None:
-        """Return the next message."""
-        return self._waiting.popleft() if self._waiting else None
 
     def forget(self) -> None:
         """Be another stream, with nothing in it."""
         self.identity += "x"
         self.stored, self.last_sequence, self.purged_up_to = [], 0, 0
-        self._waiting.clear()
+        for reader in self.readers:
+            reader.waiting.clear()
+
+
+class InboxReader:
+    """The inbox as one controller has it open."""
+
+    def __init__(self, inbox: MemoryInbox) -> None:
+        self.inbox = inbox
+        self.waiting: deque[Delivered] = deque()
+        self._arrived: Callable[[], None] | None = None
+
+    def deliver(self, message: Delivered) -> None:
+        """Hear of a message."""
+        if self._arrived is not None:
+            self.waiting.append(message)
+            self._arrived()
+
+    async def open(self, cursor: tuple[str, int] | None, arrived: Callable[[], None]) -> None:
+        """Deliver what comes after the cursor."""
+        await asyncio.sleep(0)
+        after = cursor[1] if cursor is not None and cursor[0] == self.inbox.identity else 0
+        self.waiting = deque(message for message in self.inbox.stored if message.sequence > after)
+        self._arrived = arrived
+        self.inbox.readers.append(self)
+        if self.waiting:
+            arrived()
+
+    def take(self) -> Delivered | None:
+        """Return the next message."""
+        return self.waiting.popleft() if self.waiting else None
 
     async def purge(self, cursor: tuple[str, int]) -> None:
         """Forget what is folded."""
         await asyncio.sleep(0)
         identity, up_to = cursor
-        if identity != self.identity:
+        inbox = self.inbox
+        if identity != inbox.identity:
             return
-        self.purged_up_to = max(self.purged_up_to, up_to)
-        self.stored = [message for message in self.stored if message.sequence > up_to]
+        inbox.purged_up_to = max(inbox.purged_up_to, up_to)
+        inbox.stored = [message for message in inbox.stored if message.sequence > up_to]
 
     async def close(self) -> None:
         """Deliver nothing more."""
         await asyncio.sleep(0)
         self._arrived = None
-        self._waiting.clear()
+        self.waiting.clear()
+        if self in self.inbox.readers:
+            self.inbox.readers.remove(self)
 
 
 class MemoryBucket:
@@ -310,9 +328,10 @@ class MemoryJob:
 
 
 class MemoryJobs:
-    """The queue of jobs."""
+    """The queue of jobs. With `ack_wait_s` a job that was handed out and not answered comes again."""
 
     def __init__(self) -> None:
+        self.ack_wait_s: float | None = None
         self.acked: list[int] = []
         self.termed: list[int] = []
         self.published: dict[int, bytes] = {}
@@ -332,7 +351,14 @@ class MemoryJobs:
 
     async def pull(self) -> JobDelivery | None:
         """Wait for a job."""
-        return await self._queue.get()
+        job = await self._queue.get()
+        if self.ack_wait_s is not None:
+            asyncio.get_running_loop().call_later(self.ack_wait_s, self._come_again, job)
+        return job
+
+    def _come_again(self, job: MemoryJob) -> None:
+        if job.sequence not in self.answered:
+            self._queue.put_nowait(job)
 
     async def refuse(self, sequence: int, record: bytes) -> None:
         """Keep a refusal."""
@@ -359,7 +385,7 @@ class MemoryRun:
 
     def ports(self) -> RunPorts:
         """Return it as ports."""
-        return RunPorts(self.log, self.inbox, self.assignment, self.status, self.say_folded())
+        return RunPorts(self.log, InboxReader(self.inbox), self.assignment, self.status, self.say_folded())
 
     def say_folded(self) -> Callable[[bytes], Awaitable[None]]:
         """Return what says `folded`."""

@@ -17,6 +17,7 @@ CONTROLLER_SHELL = (
     "controller/host.py",
     "controller/intake.py",
     "controller/latest.py",
+    "controller/leases.py",
     "controller/loop.py",
     "controller/main.py",
     "controller/owners.py",

@@ -112,12 +112,13 @@ def test_a_controller_that_is_fenced_drops_the_run_in_the_same_turn() -> None:
                 entries[-1], n=entries[-1].n + 1, prev=hash_entry(one.log.log.messages[-1]), by="ctl-9", inputs=()
             )
             world.store.put("digits-1", msgspec.json.encode(msgspec.structs.replace(rival, transitions=())))
+            world.owners.values["digits-1"] = "ctl-9"
             told = len(one.happened.told)
             group.fails()
             await until(lambda: not any(task.get_name() == "run digits-1" for task in asyncio.all_tasks()))
             assert len(one.happened.told) == told
             assert one.log.entries[-1].by == "ctl-9"
-            assert world.owners.values == {"digits-1": "ctl-0"}
+            assert world.owners.values == {"digits-1": "ctl-9"}
             other = await taken(world, job("digits-2"))
             assert assignment(other).want == "place"
             assert not hosted.task.done()
