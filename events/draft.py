@@ -14,7 +14,6 @@ from runfold.events.base import Cause
 from runfold.events.edges import GROUP_AT_WORK, state_name
 from runfold.events.evidence import slim
 from runfold.events.failures import cause_key
-from runfold.events.gathering import gathered, left
 from runfold.events.judge import numbering, rank_standing, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.state import Dropped, LateEvidence
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from runfold.events.beats import RankPhase
     from runfold.events.facts import AnyFact, Fact, Reported
     from runfold.events.failures import Failure
-    from runfold.events.gathering import Seen
     from runfold.events.state import Group, Rank, Ready, RunState, Source, Verdict
 
 # A rank goes up this ladder and never down, so that the order in which different sources speak does not matter.
@@ -55,8 +53,6 @@ class Draft:
         self.fired = state.fired
         self.capacity = state.capacity
         self.taking_over = state.taking_over
-        self.checkpoints = state.checkpoints
-        self.tasks = state.tasks
         self.return_value = state.return_value
         self.return_blob = state.return_blob
         self.silences: dict[str, float | None] = {}
@@ -70,7 +66,6 @@ class Draft:
         self._progress_count = 0
         self._moved = False
         self._metrics = state.metrics
-        self._shards: list[Seen] = []
 
     @property
     def cause(self) -> Cause:
@@ -125,23 +120,15 @@ class Draft:
             self.keep_report(item)
         else:
             self.drop(found)
-            self.late_report(item)
 
     def keep_report(self, item: Reported) -> None:
         """Keep a judged report: the newest of each rank stands until the draft is frozen."""
         self._reports[item.rank] = item
         self._reports_count += 1
-        if item.checkpoint is not None or item.unread or item.named:
-            self._shards.append((item, self.cause))
         if item.rank == 0:
             self._progress_count += 1
             if item.metrics is not None:
                 self._metrics = item.metrics
-
-    def late_report(self, item: Reported) -> None:
-        """Note the files of a report that does not count: they will never be part of a whole."""
-        if item.checkpoint is not None and item.attempt < self.state.attempt:
-            self.checkpoints = left(self.checkpoints, (item.checkpoint,))
 
     # --- the group
 
@@ -225,8 +212,6 @@ class Draft:
             fired=self.fired,
             capacity=self.capacity,
             taking_over=self.taking_over,
-            checkpoints=gathered(self.checkpoints, self._shards, self.t) if self._shards else self.checkpoints,
-            tasks=self.tasks,
             metrics=self._metrics,
             reports=self.state.reports + self._reports_count,
             return_value=self.return_value,
@@ -242,10 +227,6 @@ class Draft:
             rank = self._ranks[number]
             step = rank.step if item.step is None else item.step
             self._ranks[number] = replace(rank, index=item.index, step=step)
-        for item, _ in self._shards:
-            if item.named:
-                rank = self._ranks[item.rank]
-                self._ranks[item.rank] = replace(rank, named_at=max(rank.named_at, item.index))
         return replace(self.group, ranks=tuple(self._ranks), progress=self.group.progress + self._progress_count)
 
     def _sources_done(self) -> dict[str, Source]:
