@@ -18,8 +18,11 @@ from runfold.events.evolve import evolve
 from runfold.events.limits import STARTUP_BACKOFF_MAX_S
 from runfold.events.log import Appended, Damaged, LogFull, LogUnavailable
 from runfold.events.memory import Fault, MemoryLog, MemoryStore
+from runfold.events.observe import observe_all
+from runfold.events.requests import AbortRun, AdmitNode
 from runfold.events.state import Place
-from runfold.events.transitions import FailureDecided, SourceJoined
+from runfold.events.transitions import FailureDecided, RequestAccepted, SourceJoined
+from runfold.events.values import Unencodable, pack
 from support.log_rig import Chain
 from support.runs import AT, Run
 
@@ -118,6 +121,26 @@ def test_a_decision_that_spends_nothing_leaves_the_budgets() -> None:
     run.says(run.failed(0, kind="load"))
     assert run.the(FailureDecided).budget is None
     assert all(budget.spent == 0 for budget in run.state.budgets.values())
+
+
+def test_a_request_is_granted_whatever_waits_beside_it() -> None:
+    run = Run(1).running()
+    waiting = observe_all(run.state, [AdmitNode(id="r1", node="x"), AbortRun(id="r2")], n=run.state.n + 1, t=run.t)
+    accepted = RequestAccepted(id="r2", request="abort_run", cause=Cause(input=1), reason="asked for")
+    after = evolve(waiting, accepted, Moment(n=waiting.n, t=run.t))
+    assert after.ending is not None
+    assert [other.request.id for other in after.pending] == ["r1"]
+
+
+def test_a_scalar_that_is_its_own_item_is_no_number() -> None:
+    class Stubborn:
+        shape = ()
+
+        def item(self) -> object:
+            return self
+
+    with pytest.raises(Unencodable, match="Stubborn"):
+        pack(Stubborn())
 
 
 def test_a_source_may_join_a_run_without_a_group() -> None:

@@ -1,0 +1,70 @@
+"""Strict reading: what does not belong is refused, with the path of the offender."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from runfold.events.requests import AbortRun, AnyRequest, ResizeRun
+from runfold.events.strict import Refused, decode_strict, refuse_unknown
+
+
+class Inner(msgspec.Struct, frozen=True):
+    """One field."""
+
+    size: int = 0
+
+
+class Outer(msgspec.Struct, frozen=True):
+    """Everything that a field can be."""
+
+    one: Inner = Inner()
+    many: list[Inner] = []
+    some: tuple[Inner, ...] = ()
+    maybe: Inner | None = None
+    free: dict[str, int] = {}
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "reason"),
+    [
+        (b"nonsense", "$", "not JSON"),
+        (b"\xff\xfe", "$", "not JSON"),
+        (b"[1]", "$", "Expected `object`, got `array`"),
+        (b'{"one": 3}', "$.one", "Expected `object`, got `int`"),
+        (b'{"two": 3}', "$.two", "unknown field; known are free, many, maybe, one, some"),
+        (b'{"one": {"sise": 3}}', "$.one.sise", "unknown field; known are size"),
+        (b'{"many": [{}, {"sise": 3}]}', "$.many[1].sise", "unknown field"),
+        (b'{"some": [{"sise": 3}]}', "$.some[0].sise", "unknown field"),
+        (b'{"maybe": {"sise": 3}}', "$.maybe.sise", "unknown field"),
+        (b'{"maybe": {"size": "3"}}', "$.maybe.size", "Expected `int`, got `str`"),
+    ],
+)
+def test_what_does_not_belong_is_named(data: bytes, path: str, reason: str) -> None:
+    with pytest.raises(Refused) as found:
+        decode_strict(data, Outer)
+    assert found.value.path == path
+    assert found.value.reason.startswith(reason)
+    assert str(found.value).startswith(f"{path}: ")
+
+
+def test_what_is_free_stays_free_and_none_is_none() -> None:
+    read = decode_strict(b'{"free": {"anything": 1}, "maybe": null, "one": {"size": 2}}', Outer)
+    assert (read.free, read.maybe, read.one.size) == ({"anything": 1}, None, 2)
+
+
+def test_what_is_nested_without_end_is_refused() -> None:
+    with pytest.raises(Refused, match="nested too deeply"):
+        decode_strict(b'{"free": ' + b"[" * 100_000, object)
+
+
+def test_of_a_union_the_tagged_one_counts() -> None:
+    aborting = msgspec.json.encode(AbortRun(id="r1", reason="x"))
+    assert decode_strict(aborting, AbortRun) == AbortRun(id="r1", reason="x")
+    refuse_unknown({"kind": "abort_run", "id": "r1", "reason": "x"}, AnyRequest, "$")
+    with pytest.raises(Refused, match=r"\$\.num_workers: unknown field"):
+        refuse_unknown({"kind": "abort_run", "id": "r1", "num_workers": 3}, AnyRequest, "$")
+    with pytest.raises(Refused, match=r"\$\.reason: unknown field"):
+        refuse_unknown({"kind": "resize_run", "id": "r1", "reason": "x"}, ResizeRun | None, "$")
+    refuse_unknown("text", AnyRequest, "$")
+    refuse_unknown("text", AbortRun, "$")
