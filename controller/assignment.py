@@ -24,6 +24,7 @@ from runfold.events.state import (
 if TYPE_CHECKING:
     from runfold.events.entry import Head
     from runfold.events.state import RunState
+    from runfold.events.tasks import Task
 
 
 def assignment(state: RunState, head: Head) -> Assignment:
@@ -53,7 +54,8 @@ def assignment(state: RunState, head: Head) -> Assignment:
         places=_places(state),
         layout=group.layout if want == "train" else (),
         rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
-        job=None if want == "stop" else work(state),
+        job=None if want == "stop" and not state.tasks else work(state),
+        tasks=_tasks(state),
         stop=_stop_order(state) if want == "stop" else None,
     )
 
@@ -103,7 +105,7 @@ def _joined(state: RunState) -> tuple[SourceGiven, ...]:
 
 def work(state: RunState) -> Work:
     """Return what the ranks run."""
-    job = state.job
+    job, group = state.job, state.group
     return Work(
         entrypoint=job.entrypoint,
         config=job.config,
@@ -115,8 +117,34 @@ def work(state: RunState) -> Work:
         metrics_ranks=job.metrics_ranks,
         backend=job.backend,
         timeouts=job.timeouts,
-        checkpoint=state.checkpoint.name if state.checkpoint is not None else None,
+        checkpoint=group.start if group is not None else None,
+        storage_name=job.storage_name or state.run,
+        storage_options=job.storage_options,
+        storage_filesystem=job.storage_filesystem,
+        checkpointing=job.checkpoint,
+        first_index=state.checkpoints.base,
+        waits=group is not None and group.waits,
+        wanted=_wanted(state),
     )
+
+
+def _wanted(state: RunState) -> str | None:
+    """Return the request that asks for a checkpoint; nodes about to be taken back ask for one too."""
+    wanted = state.checkpoints.wanted
+    if wanted is not None:
+        return wanted.id
+    return "preemption" if isinstance(state.phase, Preempting) else None
+
+
+def _tasks(state: RunState) -> tuple[Task, ...]:
+    """Give the tasks to the runner of rank 0, or to the first that there is; what has ended is nobody's."""
+    group = state.group
+    if group is None or not group.places:
+        return ()
+    first = group.layout[0].place if group.layout else 0
+    places = [group.places[first], *group.places]
+    source = next((place.source for place in places if place.healthy), "")
+    return tuple(replace(one.task, source=source) for one in state.tasks if one.end is None)
 
 
 def _stop_order(state: RunState) -> StopOrder:

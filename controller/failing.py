@@ -30,7 +30,7 @@ def open_failures(state: RunState) -> tuple[Failure, ...]:
     if group is None or group.handled:
         return ()
     told = [_as_preempted(state, failure) for failure in group.failures if not _moot(group, failure)]
-    return (*told, *_hangs(state, group))
+    return (*told, *_hangs(state, group), *_storage(state, group))
 
 
 def _moot(group: Group, failure: Failure) -> bool:
@@ -47,6 +47,14 @@ def _as_preempted(state: RunState, failure: Failure) -> Failure:
     if notice is None or failure.node not in notice.nodes or failure.kind not in ("runner", "node", "signal"):
         return failure
     return replace(failure, kind="preempted")
+
+
+def _storage(state: RunState, group: Group) -> tuple[Failure, ...]:
+    trouble = state.checkpoints.trouble
+    if trouble is None:
+        return ()
+    error = replace(trouble.error, kind="storage")
+    return (Failure(kind="storage", attempt=group.attempt, node="", error=error, t=state.t, cause=trouble.cause),)
 
 
 def _hangs(state: RunState, group: Group) -> tuple[Failure, ...]:

@@ -84,7 +84,7 @@ def _judged(state: RunState, request: AnyRequest) -> Yes | No:
                 return Yes(f"{request.node} may be used again, as {request.by or 'somebody'} asked")
             return No(f"{request.node} is not excluded from this run")
         case CheckpointNow() | StopAtCheckpoint():
-            return No("this version of runfold takes no checkpoints")
+            return No("the run is ending") if ending(state) else _checkpoint(state, request)
         case DumpStacks():
             return No("this version of runfold does not dump stacks")
         case Join():
@@ -105,7 +105,7 @@ def _abort(state: RunState, request: AbortRun) -> Yes:
         return Yes(
             f"the run ends as {state.phase.next} already; {by} asked to abort it, so it gets less time for it{why}"
         )
-    if ending(state):
+    if ending(state) and (state.ending is None or state.ending.next == "aborted"):
         return Yes(f"the run is being aborted already; {by} asked too{why}")
     return Yes(f"aborted by {by}{why}")
 
@@ -131,6 +131,17 @@ def _notice(state: RunState, request: NoticePreemption) -> Yes | No:
     if here and not here & set(request.nodes):
         return No(f"the run has no rank on {', '.join(request.nodes)}; it runs on {', '.join(sorted(here))}")
     return Yes(f"{', '.join(request.nodes)} will be taken back{f': {request.reason}' if request.reason else ''}")
+
+
+def _checkpoint(state: RunState, request: CheckpointNow | StopAtCheckpoint) -> Yes:
+    by = request.by or "somebody"
+    before = state.checkpoints.wanted
+    if isinstance(request, StopAtCheckpoint):
+        why = f": {request.reason}" if request.reason else ""
+        return Yes(f"the run ends as finished with its next checkpoint, as {by} asked{why}")
+    if before is not None:
+        return Yes(f"the ranks have been asked for a checkpoint already; {by} asked too")
+    return Yes(f"the ranks are asked for a checkpoint at their next chance, as {by} asked")
 
 
 def _cancel(state: RunState, request: CancelPreemption) -> Yes | No:

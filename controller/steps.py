@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from runfold.controller.failing import can_keep, decide_failure, open_failures, reclaimed, timed_out
+from runfold.controller.keeping import doubt, sealing
 from runfold.controller.layout import lay_out, layout_words
 from runfold.controller.policies import Hold
 from runfold.controller.words import because, ranks
@@ -141,7 +142,7 @@ def _lay_out(state: RunState, group: Group) -> GroupLaidOut:
 def _running(state: RunState, group: Group, policies: Policies) -> Step:
     failures = open_failures(state)
     if group.over and not failures:
-        return (_finish(state, group),)
+        return _finished(state, group)
     if state.notice is not None and (nodes := _taken(state, group)):
         return (_preempt(state, nodes, state.notice.reason),)
     if failures:
@@ -150,6 +151,14 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
     if isinstance(scaling, Hold):
         return ()
     return (_change(state, "resizing", f"resizing {scaling.reason}", num_workers=scaling.num_workers),)
+
+
+def _finished(state: RunState, group: Group) -> Step:
+    """Finish once every checkpoint that is on its way is committed, or given up."""
+    if sealing(state):
+        return ()
+    end = _finish(state, group)
+    return (*doubt(state, group, end.cause), end)
 
 
 def _finish(state: RunState, group: Group) -> StateChanged:
@@ -194,7 +203,7 @@ def _preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
 def _preempting(state: RunState, group: Group, phase: Preempting, policies: Policies) -> Step:
     failures = open_failures(state)
     if group.over and not failures:
-        return (_finish(state, group),)
+        return _finished(state, group)
     reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
     if failures and not reclaims:
         return decide_failure(state, failures, policies)

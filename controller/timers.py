@@ -5,21 +5,28 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runfold.events.conclusions import TimerFired
-from runfold.events.timing import deadline
+from runfold.events.timing import deadline, gathering_deadline, task_deadline
 
 if TYPE_CHECKING:
+    from runfold.events.conclusions import Timer
     from runfold.events.state import RunState
 
 
 def due_timers(state: RunState, t: float) -> tuple[TimerFired, ...]:
     """Return the conclusions that stand for timers due at `t`; the loop puts them after the other inputs."""
-    due = deadline(state.phase, state.group)
-    if due is None or state.fired or due[1] > t:
-        return ()
-    return (TimerFired(timer=due[0], deadline_t=due[1]),)
+    return tuple(TimerFired(timer=timer, deadline_t=due_t) for timer, due_t in _running(state) if due_t <= t)
 
 
 def wake_at(state: RunState) -> float | None:
     """Return when, on the run's clock, the next timer is due; None while only inputs can change anything."""
-    due = deadline(state.phase, state.group)
-    return due[1] if due is not None and not state.fired else None
+    return min((due_t for _, due_t in _running(state)), default=None)
+
+
+def _running(state: RunState) -> tuple[tuple[Timer, float], ...]:
+    if state.terminal:
+        return ()
+    phase = deadline(state.phase, state.group) if not state.fired else None
+    checkpoint_t = gathering_deadline(state.checkpoints, state.job.timeouts.checkpoint_timeout_s)
+    task_t = task_deadline(state.tasks)
+    others: tuple[tuple[Timer, float | None], ...] = (("checkpoint", checkpoint_t), ("task", task_t))
+    return (*((phase,) if phase is not None else ()), *((timer, due_t) for timer, due_t in others if due_t is not None))

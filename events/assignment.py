@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from runfold.events.base import Document, Json, Value
-from runfold.events.config import BackendConfig, PlacementStrategy, Timeouts
+from runfold.events.config import BackendConfig, CheckpointConfig, PlacementStrategy, Timeouts
+from runfold.events.tasks import Task
 from runfold.events.transitions import RankLaid
 
 Want = Literal["place", "train", "stop", "gone"]
@@ -36,7 +37,11 @@ class Rendezvous(Value, frozen=True, kw_only=True):
 
 
 class Work(Value, frozen=True, kw_only=True):
-    """What the ranks run; equal for all of them. `config` is packed."""
+    """What the ranks run; equal for all of them. `config` is packed.
+
+    `checkpoint` is the one to begin from, `first_index` the index of the first report. `waits`: neither is certain
+    yet, so nobody enters user code. `wanted`: the request that asks the ranks for a checkpoint, until there is one.
+    """
 
     entrypoint: str
     config: dict[str, Json] = {}
@@ -50,6 +55,13 @@ class Work(Value, frozen=True, kw_only=True):
     backend: BackendConfig = BackendConfig()
     timeouts: Timeouts = Timeouts()
     checkpoint: str | None = None
+    storage_name: str = ""
+    storage_options: dict[str, Json] = {}
+    storage_filesystem: str | None = None
+    checkpointing: CheckpointConfig = CheckpointConfig()
+    first_index: int = 0
+    waits: bool = False
+    wanted: str | None = None
 
 
 class StopOrder(Value, frozen=True, kw_only=True):
@@ -58,15 +70,6 @@ class StopOrder(Value, frozen=True, kw_only=True):
     reason: str
     grace_s: float
     deadline_t: float
-
-
-class Task(Value, frozen=True, kw_only=True):
-    """Something beside the group: a validation, a hook, a seal, a deletion."""
-
-    id: str
-    kind: str
-    arguments: dict[str, Json] = {}
-    deadline_t: float | None = None
 
 
 class Assignment(Document, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from runfold.events.edges import START_OF_ATTEMPT, IllegalEdge, state_name
 from runfold.events.evidence import slim
 from runfold.events.failures import FAILURE_KINDS, masked
+from runfold.events.keeping import at_ease, begun, next_attempt
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
 from runfold.events.state import Group, Rank, Repeats, Scheduling, Spent
 
@@ -33,7 +34,7 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
     if notice is not None and (acted_on or notice.deadline_t <= at.t):
         notice = None
     return replace(
-        state,
+        next_attempt(state),
         attempt=transition.attempt,
         group=Group(attempt=transition.attempt, num_workers=transition.num_workers, places=places),
         notice=notice,
@@ -76,13 +77,14 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
         early={},
         waiting=None,
     )
-    return replace(
+    changed = replace(
         state,
         group=laid_out,
         phase=replace(state.phase, deadline_t=at.t + state.job.timeouts.import_timeout_s),
         homes=tuple(rank.node for rank in ranks),
         fired=(),
     )
+    return begun(changed)
 
 
 def _on_one_clock(places: tuple[Place, ...]) -> tuple[Place, ...]:
@@ -106,13 +108,13 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
     if group is None or group.handled or failure.attempt != group.attempt:
         raise IllegalEdge(f"the end of attempt {failure.attempt} is decided already, or it never began")
     if transition.decision == "noop":
-        return replace(state, group=replace(group, failures=(), stuck=None))
+        return at_ease(replace(state, group=replace(group, failures=(), stuck=None)))
     others = tuple(slim(other) for other in group.failures if other.cause != failure.cause)
     budgets = state.budgets
     if transition.budget is not None:
         budgets = {**budgets, transition.budget: Spent(spent=transition.spent, limit=transition.limit)}
     return replace(
-        state,
+        at_ease(state),
         group=replace(group, failures=(), stuck=None, handled=True),
         budgets=budgets,
         startup_streak=state.startup_streak + (transition.budget == "startup"),

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from runfold.events.base import Json
-from runfold.events.limits import WORLD_SIZE_MAX
+from runfold.events.limits import CHECKPOINTS_TRACKED_MAX_COUNT, WORLD_SIZE_MAX
 
 PlacementStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 
@@ -129,15 +129,38 @@ class FailureConfig(Config, frozen=True):
 
 
 class CheckpointConfig(Config, frozen=True):
-    """Which checkpoints are kept (BEHAVIOUR §7.1)."""
+    """Which checkpoints are kept (BEHAVIOUR §7.1), and how they are uploaded.
+
+    `upload_threads_max` files of a report are uploaded at a time, in pieces of `upload_chunk_bytes`; so many pieces are
+    in memory. `upload_queue_max` asynchronous uploads wait at most: then `report` does. After `upload_failure_limit`
+    failed ones in a row the next raises (None: 0 for synchronous ones, 3 for asynchronous ones). `verify_on_download`:
+    digests are checked. `resume_doubtful`: also from checkpoints whose files may not belong together.
+    """
 
     num_to_keep: int | None = None
     checkpoint_score_attribute: str | None = None
     checkpoint_score_order: Literal["max", "min"] = "max"
+    upload_threads_max: int = 4
+    upload_chunk_bytes: int = 8 * 1024 * 1024
+    upload_queue_max: int = 2
+    upload_retries_max: int = 3
+    upload_failure_limit: int | None = None
+    verify_on_download: bool = True
+    resume_doubtful: bool = False
 
     def __post_init__(self) -> None:
         if self.num_to_keep is not None:
             _check_count("num_to_keep", self.num_to_keep, 1)
+            if self.num_to_keep > CHECKPOINTS_TRACKED_MAX_COUNT:
+                raise ValueError(
+                    f"num_to_keep: must be at most checkpoints_tracked_max ({CHECKPOINTS_TRACKED_MAX_COUNT}), "
+                    f"not {self.num_to_keep}; None keeps all"
+                )
+        for name in ("upload_threads_max", "upload_chunk_bytes", "upload_queue_max"):
+            _check_count(name, getattr(self, name), 1)
+        _check_count("upload_retries_max", self.upload_retries_max, 0)
+        if self.upload_failure_limit is not None:
+            _check_count("upload_failure_limit", self.upload_failure_limit, 0)
         if self.checkpoint_score_order not in ("max", "min"):
             raise ValueError(f"checkpoint_score_order: must be 'max' or 'min', not {self.checkpoint_score_order!r}")
 

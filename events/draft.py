@@ -14,6 +14,7 @@ from runfold.events.base import Cause
 from runfold.events.edges import GROUP_AT_WORK, state_name
 from runfold.events.evidence import slim
 from runfold.events.failures import cause_key
+from runfold.events.gathering import gathered, left
 from runfold.events.judge import numbering, rank_standing, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.state import Dropped, LateEvidence
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runfold.events.beats import RankPhase
+    from runfold.events.checkpoints import Checkpoints
     from runfold.events.facts import AnyFact, Fact, Reported
     from runfold.events.failures import Failure
+    from runfold.events.gathering import Seen
     from runfold.events.state import Group, Rank, Ready, RunState, Source, Verdict
 
 # A rank goes up this ladder and never down, so that the order in which different sources speak does not matter.
@@ -53,6 +56,8 @@ class Draft:
         self.fired = state.fired
         self.capacity = state.capacity
         self.taking_over = state.taking_over
+        self.checkpoints = state.checkpoints
+        self.tasks = state.tasks
         self.return_value = state.return_value
         self.return_blob = state.return_blob
         self.silences: dict[str, float | None] = {}
@@ -66,6 +71,7 @@ class Draft:
         self._progress_count = 0
         self._moved = False
         self._metrics = state.metrics
+        self._shards: list[Seen] = []
 
     @property
     def cause(self) -> Cause:
@@ -120,15 +126,23 @@ class Draft:
             self.keep_report(item)
         else:
             self.drop(found)
+            self.late_report(item)
 
     def keep_report(self, item: Reported) -> None:
         """Keep a judged report: the newest of each rank stands until the draft is frozen."""
         self._reports[item.rank] = item
         self._reports_count += 1
+        if item.checkpoint is not None or item.unread or item.named:
+            self._shards.append((item, self.cause))
         if item.rank == 0:
             self._progress_count += 1
             if item.metrics is not None:
                 self._metrics = item.metrics
+
+    def late_report(self, item: Reported) -> None:
+        """Note the files of a report that does not count: they will never be part of a whole."""
+        if item.checkpoint is not None and item.attempt < self.state.attempt:
+            self.checkpoints = left(self.checkpoints, (item.checkpoint,))
 
     # --- the group
 
@@ -199,6 +213,7 @@ class Draft:
 
     def done(self) -> RunState:
         """Return the state with everything observed."""
+        checkpoints = self._checkpoints_done()
         return replace(
             self.state,
             n=self.n,
@@ -212,6 +227,8 @@ class Draft:
             fired=self.fired,
             capacity=self.capacity,
             taking_over=self.taking_over,
+            checkpoints=checkpoints,
+            tasks=self.tasks,
             metrics=self._metrics,
             reports=self.state.reports + self._reports_count,
             return_value=self.return_value,
@@ -219,6 +236,16 @@ class Draft:
             late=self._late,
             dropped=self._dropped_done(),
         )
+
+    def _checkpoints_done(self) -> Checkpoints:
+        if not self._shards:
+            return self.checkpoints
+        named = {number: rank.named for number, rank in enumerate(self._ranks)}
+        checkpoints = gathered(self.checkpoints, self._shards, self.t, named)
+        for number, rank in enumerate(self._ranks):
+            if rank.named != named[number]:
+                self._ranks[number] = replace(rank, named=named[number])
+        return checkpoints
 
     def _group_done(self) -> Group | None:
         if self.group is None or not (self._reports or self._moved):

@@ -10,13 +10,15 @@ from runfold.events.attempts import attempt_started, failure_decided, laid_out, 
 from runfold.events.base import absolute
 from runfold.events.conclusions import Decider
 from runfold.events.edges import IllegalEdge, state_name
+from runfold.events.keeping import closed, committed, continued, doubted, ordered, warned
 from runfold.events.limits import REPLACED_BOOTS_MAX_COUNT, REQUEST_IDS_MAX
 from runfold.events.phases import changed_phase
 from runfold.events.requests import Join
-from runfold.events.state import Answered, Committed, Initializing, Running, RunState, Source, Spent, Unborn
+from runfold.events.state import Answered, Initializing, Running, RunState, Source, Spent, Unborn
 from runfold.events.transitions import (
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsDoubted,
     ControllerChanged,
     FailureDecided,
     FirstCauseRevised,
@@ -27,8 +29,12 @@ from runfold.events.transitions import (
     RequestAccepted,
     RequestRefused,
     RunAccepted,
+    RunContinued,
     SourceJoined,
     StateChanged,
+    TaskClosed,
+    TaskOrdered,
+    Warned,
 )
 from runfold.events.wishes import granted
 
@@ -75,8 +81,17 @@ def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState
         case RequestRefused():
             return _answered(state, transition, accepted=False)
         case CheckpointCommitted():
-            committed = Committed(name=transition.name, index=transition.index, attempt=transition.attempt)
-            return replace(state, checkpoint=committed)
+            return committed(state, transition, at)
+        case RunContinued():
+            return continued(state, transition)
+        case CheckpointsDoubted():
+            return doubted(state, transition)
+        case TaskOrdered():
+            return ordered(state, transition, at)
+        case TaskClosed():
+            return closed(state, transition, at)
+        case Warned():
+            return warned(state, transition)
         case NodeExcluded():
             return replace(state, excluded=(*state.excluded, transition.node))
         case NodeAdmitted():

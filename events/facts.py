@@ -8,6 +8,7 @@ import msgspec
 
 from runfold.events.base import Document, Json, Origin, Value, snake_case
 from runfold.events.failures import ErrorInfo
+from runfold.events.tasks import TaskOutcome
 
 
 class Fact(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
@@ -126,6 +127,8 @@ class RankStarted(RankFact, frozen=True, kw_only=True):
 class Reported(RankFact, frozen=True, kw_only=True):
     """A rank's report: its index from 0, its step if it named one, metrics (packed) where they are recorded.
 
+    `checkpoint` is the directory that its files are in; `named`: the user chose it. `upload_error`: there should have
+    been one. `unread`: it is the rank's first since it was given a checkpoint to begin from, which it never asked for.
     `spent_s`: seconds since the rank's report before that went into waiting: for `data`, `checkpoint_save`,
     `checkpoint_restore`.
     """
@@ -134,6 +137,9 @@ class Reported(RankFact, frozen=True, kw_only=True):
     step: int | None = None
     metrics: dict[str, Json] | None = None
     checkpoint: str | None = None
+    named: bool = False
+    unread: bool = False
+    upload_error: str | None = None
     spent_s: dict[str, float] = {}
 
 
@@ -143,6 +149,7 @@ class RankReturned(RankFact, frozen=True, kw_only=True):
     reports: int
     value: Json = None
     blob: str | None = None
+    unread: bool = False
 
 
 class RankFailed(RankFact, frozen=True, kw_only=True):
@@ -177,10 +184,10 @@ class CheckpointSealed(Fact, frozen=True, kw_only=True):
 
 
 class TaskEnded(Fact, frozen=True, kw_only=True):
-    """A task beside the group (validation, hook, seal, delete) is over."""
+    """A task beside the group (validation, hook, seal, delete) is over. A seal that is done says `CheckpointSealed`."""
 
     task: str
-    outcome: Literal["done", "failed", "timed_out"]
+    outcome: TaskOutcome
     value: Json = None
     error: ErrorInfo | None = None
 

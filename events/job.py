@@ -23,6 +23,7 @@ RUN_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NUMBERED_ID: Final = re.compile(r"job-[0-9]+")
 _MODULE_ENTRY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FILE_ENTRY: Final = re.compile(r"[^\x00-\x1f]+\.py:[A-Za-z_][\w.]*")
+_DIRECTORY: Final = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,127}")
 _BLOB_ENTRY: Final = re.compile(r"blob:sha256:[0-9a-f]{64}")
 
 
@@ -31,6 +32,9 @@ class Job(Document, frozen=True, kw_only=True):
 
     `entrypoint` is `module:function`, `path/file.py:function` (looked up with `working_dir` first) or
     `blob:sha256:<digest>` of a pickled function in the object store. `config` is packed (see `values.py`).
+    The run's directory is `storage_name` (default: the name if there is one, else the id) within `storage_path`
+    (default: in the data directory of the pool); runs that share it continue each other. `storage_options` go to
+    fsspec and stand in the log, so put secrets into `secret_env`; `storage_filesystem` is the blob of a pickled one.
     """
 
     v: Literal[1] = 1
@@ -45,6 +49,9 @@ class Job(Document, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     backend: BackendConfig = BackendConfig()
     storage_path: str | None = None
+    storage_name: str | None = None
+    storage_options: dict[str, Json] = {}
+    storage_filesystem: str | None = None
     metrics_ranks: Literal["zero", "all"] = "zero"
     pool: str = "local"
     env: dict[str, str] = {}
@@ -80,7 +87,8 @@ def job_digest(job: Job) -> str:
 def resolve_job(job: Job, sequence: int) -> Job:
     """Return the job with its id and name filled in; `sequence` is its number in JOBS. Idempotent."""
     run = job.id or f"job-{sequence}"
-    return msgspec.structs.replace(job, id=run, name=job.name or job.entrypoint.rpartition(":")[2])
+    name = job.name or job.entrypoint.rpartition(":")[2]
+    return msgspec.structs.replace(job, id=run, name=name, storage_name=job.storage_name or job.name or run)
 
 
 def check_run_id(run: str) -> None:
@@ -110,5 +118,10 @@ def _check(job: Job) -> None:
     for name in ("pool", *job.secret_env, *job.env):
         if not name or any(c in name for c in "=\x00"):
             raise Refused("$.env", f"{name!r} is no name of an environment variable")
+    for field, given in (("name", job.name), ("storage_name", job.storage_name)):
+        if given is not None and not _DIRECTORY.fullmatch(given):
+            raise Refused(f"$.{field}", f"{given!r} is no name: it becomes a directory, so no '/', no '.' first")
+    if job.storage_filesystem is not None and not _BLOB_ENTRY.fullmatch(job.storage_filesystem):
+        raise Refused("$.storage_filesystem", f"{job.storage_filesystem!r} is no blob:sha256:<digest>")
     if not RUN_ID.fullmatch(job.pool):
         raise Refused("$.pool", f"{job.pool!r} is no pool name: lower-case letters, digits and '-'")

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from runfold.events.facts import CapacityChanged, PoolFact, PreemptionCancelled, PreemptionNoticed, RankFact
+from runfold.events.facts import (
+    CapacityChanged,
+    CheckpointSealed,
+    PoolFact,
+    PreemptionCancelled,
+    PreemptionNoticed,
+    RankFact,
+    TaskEnded,
+)
+from runfold.events.tasks import find_task, seal_id
 
 if TYPE_CHECKING:
     from runfold.events.facts import AnyFact, Fact
@@ -29,11 +38,20 @@ def standing(state: RunState, item: AnyFact) -> Verdict:
     """Judge a fact that is the next of its source by the attempt, rank and life it speaks of."""
     if isinstance(item, RankFact):
         return rank_standing(state, state.group, item)
+    if isinstance(item, CheckpointSealed | TaskEnded):
+        return _task_standing(state, item)
     if isinstance(item, PoolFact) and item.source != state.supervisor:
         return "foreign"
     if isinstance(item, ABOUT_NODES):
         return "folded"
     return _attempt_standing(state, item)
+
+
+def _task_standing(state: RunState, item: CheckpointSealed | TaskEnded) -> Verdict:
+    """Judge the end of a task: it counts once, whichever attempt its source had in mind."""
+    wanted = seal_id(item.name) if isinstance(item, CheckpointSealed) else item.task
+    found = find_task(state.tasks, wanted)
+    return "folded" if found is not None and found.end is None else "stale"
 
 
 def _attempt_standing(state: RunState, item: Fact) -> Verdict:

@@ -26,6 +26,12 @@ VALUE_DEPTH_MAX_COUNT: Final = 32
 VALUE_INLINE_MAX_BYTES: Final = 64 * 1024
 WORLD_SIZE_MAX: Final = 4096
 REQUEST_IDS_MAX: Final = 256
+CHECKPOINTS_TRACKED_MAX_COUNT: Final = 1000
+"""Committed checkpoints that the state knows of; what is beyond stays in the storage and in the log."""
+CHECKPOINTS_GATHERING_MAX_COUNT: Final = 64
+"""Checkpoints that wait for ranks; the oldest beyond is given up."""
+CHECKPOINTS_LEFT_MAX_COUNT: Final = 256
+WARNINGS_MAX_COUNT: Final = 32
 SOURCES_MAX_COUNT: Final = 8192
 REPLACED_BOOTS_MAX_COUNT: Final = 8
 PREEMPTION_WITHIN_S: Final = 120.0

@@ -39,6 +39,7 @@ from runfold.events.facts import (
     RunnerReady,
     TaskEnded,
 )
+from runfold.events.gathering import ended, overdue, timed_out
 from runfold.events.judge import numbering, standing
 from runfold.events.limits import SOURCES_MAX_COUNT
 from runfold.events.notices import cancelled, noticed
@@ -164,7 +165,7 @@ def _see_counted(draft: Draft, item: AnyFact) -> None:
         case RankExited():
             _rank_exited(draft, item)
         case CheckpointSealed() | TaskEnded():
-            pass  # in the log, and nothing of the present state machine waits for it
+            draft.tasks = ended(draft.tasks, item, draft.cause)
         case _:
             assert_never(item)
 
@@ -178,6 +179,8 @@ def _see_late(draft: Draft, item: AnyFact) -> None:
             draft.add_late(of_rank_exited(item, node=item.source, t=draft.when(item), cause=draft.cause))
         case RunnerLost() if item.source == draft.state.supervisor:
             draft.add_late(of_runner_lost(item, t=draft.t, cause=draft.cause))
+        case Reported():
+            draft.late_report(item)
         case _:
             pass
 
@@ -283,6 +286,8 @@ def _rank_returned(draft: Draft, item: RankReturned) -> None:
     draft.raise_rank(item.rank, "returned")
     if item.rank == 0:
         draft.return_value, draft.return_blob = item.value, item.blob
+    if item.unread:
+        draft.checkpoints = replace(draft.checkpoints, unread=draft.checkpoints.unread or draft.cause)
     draft.change_group(lambda group: group)
 
 
@@ -334,8 +339,7 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
         case ControllerStarted():
             draft.taking_over = TakeOver(controller=item.controller, decider=item.decider, cause=draft.cause)
         case TimerFired():
-            if deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
-                draft.fired = (Fired(timer=item.timer, cause=draft.cause),)
+            _fired(draft, item)
         case SilenceConcluded():
             _silent(draft, item)
         case ProgressStopped():
@@ -344,6 +348,16 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
             draft.drop("malformed")
         case _:
             assert_never(item)
+
+
+def _fired(draft: Draft, item: TimerFired) -> None:
+    if item.timer == "checkpoint":
+        timeout_s = draft.state.job.timeouts.checkpoint_timeout_s
+        draft.checkpoints = overdue(draft.checkpoints, timeout_s, item.deadline_t, draft.cause)
+    elif item.timer == "task":
+        draft.tasks = timed_out(draft.tasks, item.deadline_t, draft.cause)
+    elif deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
+        draft.fired = (Fired(timer=item.timer, cause=draft.cause),)
 
 
 def _silent(draft: Draft, item: SilenceConcluded) -> None:

@@ -10,10 +10,12 @@ from typing import Final, Literal
 
 from runfold.events.base import Cause, Json, Value, snake_case
 from runfold.events.beats import RankPhase
+from runfold.events.checkpoints import Checkpoints
 from runfold.events.conclusions import Decider, Timer
 from runfold.events.failures import Budget, Failure
 from runfold.events.job import Job
 from runfold.events.requests import AnyRequest
+from runfold.events.tasks import OpenTask
 from runfold.events.transitions import EndName, RankLaid
 
 # --- the phases ----------------------------------------------------------------------------------------------------
@@ -173,7 +175,8 @@ class RankExit(Value, frozen=True, kw_only=True):
 class Rank(Value, frozen=True, kw_only=True):
     """A rank of the present attempt, spoken for by `source`. `index` is its last report's, −1 before the first.
 
-    `started`: it has entered user code, whatever became of it since.
+    `started`: it has entered user code, whatever became of it since. `named`: how many of its reports had a directory
+    that the user named.
     """
 
     rank: int
@@ -185,6 +188,7 @@ class Rank(Value, frozen=True, kw_only=True):
     index: int = -1
     step: int | None = None
     exit: RankExit | None = None
+    named: int = 0
 
 
 class Stuck(Value, frozen=True, kw_only=True):
@@ -203,7 +207,8 @@ class Group(Value, frozen=True, kw_only=True):
     runners said of themselves before it, whether their place was known or not. `failures` holds what failed and is
     not dealt with, in order of first cause, at most `ERRORS_INLINE_MAX_COUNT`; `failed` counts all of it. `handled`:
     the attempt's end is decided, later failures are late evidence. `released`: the supervisor said that nothing is
-    held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports.
+    held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports. `start` is the
+    checkpoint that the ranks begin from; while `waits`, it is not certain yet and nobody enters user code.
     """
 
     attempt: int
@@ -223,6 +228,8 @@ class Group(Value, frozen=True, kw_only=True):
     stuck: Stuck | None = None
     news: Cause | None = None
     progress: int = 0
+    start: str | None = None
+    waits: bool = False
 
     @property
     def over(self) -> bool:
@@ -321,7 +328,8 @@ class RunState(Value, frozen=True, kw_only=True):
     """The whole state of a run after entry `n`, at `t` seconds of its clock.
 
     `failure` is the first cause of the last failed attempt, decided at `failure_t`; `others` failed beside it.
-    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row.
+    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row. `told`: what was
+    warned of, so that it is said once.
     """
 
     run: str
@@ -362,6 +370,9 @@ class RunState(Value, frozen=True, kw_only=True):
     return_value: Json = None
     return_blob: str | None = None
     checkpoint: Committed | None = None
+    checkpoints: Checkpoints = Checkpoints()
+    tasks: tuple[OpenTask, ...] = ()
+    told: tuple[str, ...] = ()
     late: tuple[LateEvidence, ...] = ()
     dropped: Dropped = Dropped()
 

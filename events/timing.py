@@ -1,4 +1,4 @@
-"""The one deadline that a state may have."""
+"""The deadlines that a state may have: one of its phase, and those of its checkpoints and tasks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,21 @@ from typing import TYPE_CHECKING
 from runfold.events.state import Preempting, Rescheduling, Restarting, Scheduling, ShuttingDown
 
 if TYPE_CHECKING:
+    from runfold.events.checkpoints import Checkpoints
     from runfold.events.conclusions import Timer
     from runfold.events.state import AnyPhase, Group
+    from runfold.events.tasks import OpenTask
+
+
+def gathering_deadline(checkpoints: Checkpoints, timeout_s: float) -> float | None:
+    """Return when the time of the first checkpoint that waits for ranks is over."""
+    return min((one.since_t + timeout_s for one in checkpoints.gathering if one.due is None), default=None)
+
+
+def task_deadline(tasks: tuple[OpenTask, ...]) -> float | None:
+    """Return when the first task should have ended."""
+    due = (one.task.deadline_t for one in tasks if one.end is None and one.task.deadline_t is not None)
+    return min(due, default=None)
 
 
 def deadline(phase: AnyPhase, group: Group | None) -> tuple[Timer, float] | None:

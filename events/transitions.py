@@ -8,8 +8,9 @@ import msgspec
 
 from runfold.events.base import Cause, Json, Value, snake_case
 from runfold.events.conclusions import Decider
-from runfold.events.failures import Budget, Failure
+from runfold.events.failures import Budget, ErrorInfo, Failure
 from runfold.events.job import Job
+from runfold.events.tasks import Task, TaskOutcome
 
 StateName = Literal[
     "initializing",
@@ -142,6 +143,61 @@ class CheckpointCommitted(Transition, frozen=True, kw_only=True):
     attempt: int
     manifest_digest: str
     metrics: dict[str, Json] | None = None
+    size_bytes: int = 0
+    shards: int = 1
+    score: float | None = None
+    named: bool = False
+
+
+class FoundCheckpoint(Value, frozen=True, kw_only=True):
+    """A committed checkpoint of an earlier run."""
+
+    name: str
+    index: int
+    attempt: int
+    shards: int = 1
+    score: float | None = None
+
+
+class RunContinued(Transition, frozen=True, kw_only=True):
+    """The run goes on from what an earlier one left in the storage: its checkpoints, the last of them `checkpoint`.
+
+    `first_index` is the index of this run's first report.
+    """
+
+    run: str
+    checkpoint: str | None
+    first_index: int
+    found: tuple[FoundCheckpoint, ...] = ()
+
+
+class CheckpointsDoubted(Transition, frozen=True, kw_only=True):
+    """The ranks' files in these checkpoints may not belong together; they are not resumed from unless asked."""
+
+    names: tuple[str, ...]
+
+
+class TaskOrdered(Transition, frozen=True, kw_only=True):
+    """A runner is to do something beside the group."""
+
+    task: Task
+
+
+class TaskClosed(Transition, frozen=True, kw_only=True):
+    """A task is over, and nothing else says what came of it."""
+
+    task: str
+    task_kind: str
+    outcome: TaskOutcome
+    error: ErrorInfo | None = None
+
+
+class Warned(Transition, frozen=True, kw_only=True):
+    """Something a person should know of; nothing is done about it. `about` names the kind of finding."""
+
+    about: str
+    checkpoint: str | None = None
+    ranks: tuple[int, ...] = ()
 
 
 class NodeExcluded(Transition, frozen=True, kw_only=True):
@@ -176,6 +232,11 @@ AnyTransition = (
     | RequestAccepted
     | RequestRefused
     | CheckpointCommitted
+    | RunContinued
+    | CheckpointsDoubted
+    | TaskOrdered
+    | TaskClosed
+    | Warned
     | NodeExcluded
     | NodeAdmitted
     | LogRestored

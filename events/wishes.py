@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
+from runfold.events.checkpoints import Wanted
 from runfold.events.notices import cancelled, noticed
 from runfold.events.requests import (
     AbortRun,
@@ -21,6 +22,7 @@ from runfold.events.requests import (
 from runfold.events.state import Ending
 
 if TYPE_CHECKING:
+    from runfold.events.base import Cause
     from runfold.events.state import PendingRequest, RunState
 
 
@@ -32,12 +34,23 @@ def granted(state: RunState, request_id: str, t: float) -> RunState:
     return state
 
 
+def _wanted(state: RunState, request: CheckpointNow | StopAtCheckpoint, cause: Cause) -> Wanted:
+    """Return the wish for a checkpoint; one that is there already stays it, and may become a wish to stop."""
+    reason = request.reason if isinstance(request, StopAtCheckpoint) else ""
+    stop = isinstance(request, StopAtCheckpoint)
+    before = state.checkpoints.wanted
+    if before is not None and (before.stop or not stop):
+        return before
+    return Wanted(id=request.id, by=request.by, cause=cause, stop=stop, reason=reason)
+
+
 def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:
     request, cause = waiting.request, waiting.cause
     match request:
         case AbortRun():
             ending = Ending(next="aborted", by=request.by, reason=request.reason, cause=cause)
-            return state if state.ending is not None else replace(state, ending=ending)
+            aborted = state.ending is not None and state.ending.next == "aborted"
+            return state if aborted else replace(state, ending=ending)
         case ResizeRun():
             return replace(state, wanted_workers=request.num_workers)
         case NoticePreemption():
@@ -45,7 +58,9 @@ def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:
             return replace(state, notice=notice)
         case CancelPreemption():
             return replace(state, notice=cancelled(state.notice, request.nodes))
-        case AdmitNode() | CheckpointNow() | StopAtCheckpoint() | DumpStacks() | Join():
+        case CheckpointNow() | StopAtCheckpoint():
+            return replace(state, checkpoints=replace(state.checkpoints, wanted=_wanted(state, request, cause)))
+        case AdmitNode() | DumpStacks() | Join():
             return state  # what they bring about is a transition of its own
         case _:
             assert_never(request)

@@ -41,6 +41,7 @@ from runfold.events.transitions import (
     AnyTransition,
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsDoubted,
     ControllerChanged,
     FailureDecided,
     FirstCauseRevised,
@@ -51,8 +52,12 @@ from runfold.events.transitions import (
     RequestAccepted,
     RequestRefused,
     RunAccepted,
+    RunContinued,
     SourceJoined,
     StateChanged,
+    TaskClosed,
+    TaskOrdered,
+    Warned,
 )
 from runfold.events.values import unpack
 
@@ -160,6 +165,16 @@ def transition_words(item: AnyTransition) -> str:
             return f"{request.replace('_', ' ')} {verdict}"
         case CheckpointCommitted(name=name):
             return f"checkpoint {name} committed"
+        case RunContinued(run=run, checkpoint=checkpoint):
+            return f"continues {run or 'an earlier run'}{f' from {checkpoint}' if checkpoint else ''}"
+        case CheckpointsDoubted(names=names):
+            return f"in doubt: {', '.join(names)}"
+        case TaskOrdered(task=task):
+            return f"task {task.id} ordered"
+        case TaskClosed(task=name, outcome=outcome):
+            return f"task {name} closed: {outcome.replace('_', ' ')}"
+        case Warned():
+            return "a warning"
         case NodeExcluded(node=node):
             return f"{node} excluded from later attempts"
         case NodeAdmitted(node=node):

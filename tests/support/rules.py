@@ -163,6 +163,7 @@ UNIT_EXEMPT = {
     "max_preemption_failures": "named like the peer's budgets; counts failures",
     "max_hangs": "named like the peer's budgets; counts hangs",
     "num_to_keep": "the peer's name; counts checkpoints",
+    "upload_failure_limit": "named like the peer's budgets; counts failed uploads in a row",
     "checkpoint_frequency": "the peer's name; counts reports",
     "reset_after_progress": "named like the peer's budgets; counts steps",
     "repeat_limit": "named like the peer's budgets; counts equal failures",

@@ -18,11 +18,12 @@ from runfold.controller.policies import DEFAULT, Policies
 from runfold.controller.timers import due_timers
 from runfold.events.base import WIRE_VERSION, Json
 from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
-from runfold.events.config import FailureConfig, ScalingConfig, Timeouts
+from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig, Timeouts
 from runfold.events.edges import state_name
 from runfold.events.entry import GENESIS, AnyInput, Entry, Head, decode_entry, encode_entry, hash_entry
 from runfold.events.facts import (
     CapacityChanged,
+    CheckpointSealed,
     Fact,
     Placed,
     PlacementFailed,
@@ -38,12 +39,14 @@ from runfold.events.facts import (
     Reported,
     RunnerLost,
     RunnerReady,
+    TaskEnded,
 )
 from runfold.events.failures import ErrorInfo, FailureKind
 from runfold.events.fold import fold
 from runfold.events.job import Job, job_digest
 from runfold.events.requests import Join
 from runfold.events.state import Group, RunState, Unborn
+from runfold.events.tasks import TaskOutcome
 from runfold.events.transitions import AnyTransition, StateChanged
 
 POOL: Final = "pool-local"
@@ -112,6 +115,8 @@ class Run:
         nodes: tuple[str, ...] = ("local",),
         failure: FailureConfig | None = None,
         timeouts: Timeouts | None = None,
+        checkpoint: CheckpointConfig | None = None,
+        storage: str | None = None,
         policies: Policies = DEFAULT,
         joined: bool = True,
     ) -> None:
@@ -124,6 +129,7 @@ class Run:
         self.t = 0.0
         self.numbers: dict[str, int] = {}
         asked = job(workers, failure=failure, timeouts=timeouts)
+        asked = replace(asked, checkpoint=checkpoint or CheckpointConfig(), storage_path=storage)
         self._state: Unborn | RunState = unborn(asked)
         self._write(born_of(asked))
         if joined:
@@ -271,6 +277,30 @@ class Run:
         base = self._by(self.node_of(rank), attempt)
         metrics: dict[str, Json] | None = {"loss": loss} if rank == 0 else None
         return self.number(Reported(**base, rank=rank, life=1, index=index, step=index * 10, metrics=metrics))
+
+    def shard(
+        self, rank: int, index: int, name: str | None = None, *, attempt: int | None = None, **said: bool
+    ) -> Reported:
+        """A report with files; in the directory that runfold names unless another one is named."""
+        of = self._of(attempt)
+        default = f"checkpoint_{self.state.checkpoints.base + index:06d}_{of}"
+        report = self.reported(rank, index, attempt=attempt)
+        return replace(report, checkpoint=name or default, named=name is not None, **said)
+
+    def sealed(self, name: str, metrics: dict[str, Json] | None = None, *, node: str = "local") -> CheckpointSealed:
+        """A seal that stands."""
+        base = self._by(node, None)
+        return self.number(
+            CheckpointSealed(**base, name=name, index=0, manifest_digest=f"d-{name}", size_bytes=10, metrics=metrics)
+        )
+
+    def task_ended(
+        self, task: str, outcome: TaskOutcome = "done", *, value: Json = None, why: str = "", node: str = "local"
+    ) -> TaskEnded:
+        """A task that is over."""
+        base = self._by(node, None)
+        told = error(why, "storage", "StorageError") if why else None
+        return self.number(TaskEnded(**base, task=task, outcome=outcome, value=value, error=told))
 
     def returned(self, rank: int, value: int = 7) -> RankReturned:
         base = self._by(self.node_of(rank), None)

@@ -11,11 +11,9 @@ from runfold.events.requests import (
     AbortRun,
     AdmitNode,
     CancelPreemption,
-    CheckpointNow,
     DumpStacks,
     NoticePreemption,
     ResizeRun,
-    StopAtCheckpoint,
 )
 from runfold.events.state import Preempting, Restarting, RunState
 from runfold.events.transitions import AttemptStarted, FailureDecided, RequestAccepted, RequestRefused, StateChanged
@@ -179,8 +177,6 @@ def test_given_a_request_that_makes_no_sense_then_it_is_refused_with_the_reason(
         CancelPreemption(id="r3", nodes=("node-a",)),
         CancelPreemption(id="r4", nodes=()),
         AdmitNode(id="r5", node="node-a"),
-        CheckpointNow(id="r6"),
-        StopAtCheckpoint(id="r7"),
         DumpStacks(id="r8"),
         ResizeRun(id="r9", num_workers=3),
     )
@@ -191,8 +187,6 @@ def test_given_a_request_that_makes_no_sense_then_it_is_refused_with_the_reason(
         "no notice is in force for node-a",
         "no notice is in force for no node at all",
         "node-a is not excluded from this run",
-        "this version of runfold takes no checkpoints",
-        "this version of runfold takes no checkpoints",
         "this version of runfold does not dump stacks",
         "the job has a fixed size of 2; only one with num_workers = [min, max] can change",
     ]

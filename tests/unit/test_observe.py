@@ -133,7 +133,7 @@ def test_how_a_rank_ended_is_kept() -> None:
     assert run.group.ranks[0].phase == "returned"
 
 
-def test_facts_that_nothing_waits_for_yet_are_counted_and_change_nothing() -> None:
+def test_the_end_of_a_task_that_nobody_ordered_changes_nothing() -> None:
     run = Run(1).running()
     before = run.group
     sealed = CheckpointSealed(

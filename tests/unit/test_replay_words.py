@@ -48,10 +48,12 @@ from runfold.events.requests import (
     ResizeRun,
     StopAtCheckpoint,
 )
+from runfold.events.tasks import Task
 from runfold.events.transitions import (
     AnyTransition,
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsDoubted,
     ControllerChanged,
     FailureDecided,
     FirstCauseRevised,
@@ -62,8 +64,12 @@ from runfold.events.transitions import (
     RequestAccepted,
     RequestRefused,
     RunAccepted,
+    RunContinued,
     SourceJoined,
     StateChanged,
+    TaskClosed,
+    TaskOrdered,
+    Warned,
 )
 from runfold.replay.words import ended, input_words, kind_of, metric_words, rank_words, transition_words
 from support.histories import BOOM, JOB
@@ -155,6 +161,14 @@ TRANSITIONS: list[tuple[AnyTransition, str]] = [
         CheckpointCommitted(cause=C, reason="r", name="c", index=1, attempt=1, manifest_digest="d"),
         "checkpoint c committed",
     ),
+    (RunContinued(cause=C, reason="r", run="a", checkpoint="c", first_index=3), "continues a from c"),
+    (CheckpointsDoubted(cause=C, reason="r", names=("c", "d")), "in doubt: c, d"),
+    (TaskOrdered(cause=C, reason="r", task=Task(id="seal:c", kind="seal")), "task seal:c ordered"),
+    (
+        TaskClosed(cause=C, reason="r", task="seal:c", task_kind="seal", outcome="timed_out"),
+        "task seal:c closed: timed out",
+    ),
+    (Warned(cause=C, reason="r", about="overdue"), "a warning"),
     (NodeExcluded(cause=C, reason="r", node="n", failures=2), "n excluded from later attempts"),
     (NodeAdmitted(cause=C, reason="r", node="n"), "n may be used again"),
     (LogRestored(cause=C, reason="r", generation=2, source="url"), "log restored as generation 2"),

@@ -1,0 +1,329 @@
+"""Checkpoints and tasks: what is to be done about them next. One function a rule, each a look at the whole state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.controller.words import listed
+from runfold.events.base import Value, relative
+from runfold.events.checkpoints import doomed, ranks_in, score_of
+from runfold.events.state import Rescheduling, Resizing, Restarting, Scheduling, ShuttingDown
+from runfold.events.tasks import DELETE, DOUBT, OPEN, SEAL, Task, seal_id
+from runfold.events.transitions import (
+    CheckpointCommitted,
+    CheckpointsDoubted,
+    FoundCheckpoint,
+    RunContinued,
+    TaskClosed,
+    TaskOrdered,
+    Warned,
+)
+
+if TYPE_CHECKING:
+    from runfold.events.base import Cause, Json
+    from runfold.events.checkpoints import Gathering
+    from runfold.events.state import Group, Rank, RunState
+    from runfold.events.tasks import OpenTask, TaskEnd
+    from runfold.events.transitions import AnyTransition
+
+NAMES_AT_ONCE_MAX: Final = 32
+"""Directories that one task deletes at most."""
+
+
+class Found(Value, frozen=True, kw_only=True):
+    """What a look into the storage found: the run that wrote there last, and its committed checkpoints."""
+
+    run: str | None = None
+    checkpoints: tuple[FoundCheckpoint, ...] = ()
+    doubtful: tuple[str, ...] = ()
+
+
+def keep(state: RunState) -> tuple[AnyTransition, ...]:
+    """Return the transitions that checkpoints and tasks call for; none when they wait."""
+    return _open(state) or _close(state) or _seal(state) or _retain(state) or _clear(state) or _warn(state)
+
+
+# --- the beginning
+
+
+def stored(state: RunState) -> bool:
+    """Whether the run's storage may hold something already, or be unreachable: then it is looked into."""
+    job = state.job
+    return job.storage_path is not None or (job.storage_name or state.run) != state.run
+
+
+def _open(state: RunState) -> tuple[AnyTransition, ...]:
+    """Look into the storage before the first ranks enter user code."""
+    group = state.group
+    if state.checkpoints.opened or group is None or group.layout or not isinstance(state.phase, Scheduling):
+        return ()
+    if not stored(state) or not group.places or not all(place.healthy for place in group.places):
+        return ()
+    attribute = state.job.checkpoint.checkpoint_score_attribute
+    task = Task(id=OPEN, kind=OPEN, arguments={"attribute": attribute}, deadline_t=_deadline_t(state))
+    where = f"{state.job.storage_path or 'the default storage'}/{state.job.storage_name}"
+    reason = f"{where} may hold checkpoints of an earlier run: it is looked into before anybody trains"
+    cause = group.news if group.news is not None else state.phase.cause
+    return (TaskOrdered(task=task, cause=relative(cause, state.n), reason=reason),)
+
+
+# --- the end of a task
+
+
+def _close(state: RunState) -> tuple[AnyTransition, ...]:
+    for one in state.tasks:
+        if one.end is not None:
+            return (_closed(state, one, one.end),)
+    return ()
+
+
+def _closed(state: RunState, one: OpenTask, end: TaskEnd) -> AnyTransition:
+    if one.task.kind == SEAL and end.outcome == "done" and end.sealed is not None:
+        return _commit(state, one, end)
+    if one.task.kind == OPEN and end.outcome == "done":
+        found = _found(end.value)
+        if found is not None and (found.run is not None or found.checkpoints):
+            return _continue(state, found, relative(end.cause, state.n))
+    return TaskClosed(
+        task=one.task.id,
+        task_kind=one.task.kind,
+        outcome=end.outcome,
+        error=end.error,
+        cause=relative(end.cause, state.n),
+        reason=_ending_words(one, end),
+    )
+
+
+def _ending_words(one: OpenTask, end: TaskEnd) -> str:
+    task = one.task
+    what = {
+        SEAL: f"checkpoint {task.id.removeprefix(f'{SEAL}:')} is not committed",
+        OPEN: "the storage was looked into: nothing to continue from",
+        DELETE: f"deleted: {listed(names_of(task))}",
+        DOUBT: f"marked as doubtful: {listed(names_of(task))}",
+    }.get(task.kind, f"task {task.id} is over")
+    if end.outcome == "done":
+        return what
+    why = end.error.headline if end.error is not None else "nobody said so in time"
+    failed = {
+        OPEN: "the storage cannot be used",
+        DELETE: f"not deleted: {listed(names_of(task))}",
+        DOUBT: f"not marked as doubtful: {listed(names_of(task))}",
+    }.get(task.kind, what)
+    return f"{failed}: {why}"
+
+
+def names_of(task: Task) -> list[str]:
+    """Return the directories that a task speaks of."""
+    names = task.arguments.get("names")
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _commit(state: RunState, one: OpenTask, end: TaskEnd) -> CheckpointCommitted:
+    arguments, sealed = one.task.arguments, end.sealed
+    name, index, attempt = arguments.get("name"), arguments.get("index"), arguments.get("attempt")
+    shards = len(ranks_in(str(arguments.get("ranks", ""))))
+    metrics = sealed.metrics if sealed is not None else None
+    score, wrong = score_of(metrics, state.job.checkpoint)
+    more = f"; {wrong}" if wrong else ""
+    held = state.group is not None and state.group.waits
+    begins = f"; attempt {state.attempt} begins from it" if held else ""
+    size = sealed.size_bytes if sealed is not None else 0
+    return CheckpointCommitted(
+        name=str(name),
+        index=index if isinstance(index, int) else 0,
+        attempt=attempt if isinstance(attempt, int) else state.attempt,
+        manifest_digest=sealed.manifest_digest if sealed is not None else "",
+        metrics=metrics,
+        size_bytes=size,
+        shards=shards,
+        score=score,
+        named=arguments.get("named") is True,
+        cause=relative(end.cause, state.n),
+        reason=f"{name} is whole: {size} bytes of {shards} rank{'s' if shards != 1 else ''}{more}{begins}",
+    )
+
+
+def _found(value: Json) -> Found | None:
+    try:
+        return msgspec.convert(value, Found)
+    except msgspec.ValidationError:
+        return None
+
+
+def _continue(state: RunState, found: Found, cause: Cause) -> RunContinued:
+    """Begin from the last checkpoint that can be trusted."""
+    doubtful = () if state.job.checkpoint.resume_doubtful else found.doubtful
+    usable = tuple(
+        msgspec.structs.replace(one, score=_ranked(state, one.score))
+        for one in found.checkpoints
+        if one.name not in doubtful
+    )
+    newest = max(usable, key=lambda one: (one.index, one.attempt), default=None)
+    indices = [one.index + 1 for one in found.checkpoints]
+    who = f"run {found.run}" if found.run else "an earlier run"
+    where = f" from {newest.name}" if newest is not None else "; it left no checkpoint"
+    passed = f"; {listed(list(doubtful))} may hold files that do not belong together: passed over" if doubtful else ""
+    return RunContinued(
+        run=found.run or "",
+        checkpoint=newest.name if newest is not None else None,
+        first_index=max(indices, default=0),
+        found=usable,
+        cause=cause,
+        reason=f"{who} was here before: this run continues it{where}{passed}",
+    )
+
+
+def _ranked(state: RunState, value: float | None) -> float | None:
+    attribute = state.job.checkpoint.checkpoint_score_attribute
+    return None if attribute is None or value is None else score_of({attribute: value}, state.job.checkpoint)[0]
+
+
+# --- seals
+
+
+def _seal(state: RunState) -> tuple[AnyTransition, ...]:
+    """Seal the checkpoints that every rank has passed, in the order of their indices."""
+    group = state.group
+    if group is None or not group.ranks:
+        return ()
+    for one in state.checkpoints.gathering:
+        if one.attempt == group.attempt and not missing(group, one):
+            return (_sealing(state, group, one),)
+    return ()
+
+
+def missing(group: Group, one: Gathering) -> tuple[int, ...]:
+    """Return the ranks that have not passed a checkpoint."""
+    have = frozenset(ranks_in(one.ranks))
+    return tuple(rank.rank for rank in group.ranks if rank.rank not in have and not _passed(rank, one))
+
+
+def _passed(rank: Rank, one: Gathering) -> bool:
+    """Whether a rank without files went by: it is done, or reported later; by name if it names its checkpoints."""
+    if rank.phase == "returned":
+        return True
+    if one.named and rank.named:
+        return rank.named >= one.named
+    return rank.index >= one.at
+
+
+def _sealing(state: RunState, group: Group, one: Gathering) -> TaskOrdered:
+    have = ranks_in(one.ranks)
+    arguments: dict[str, Json] = {
+        "name": one.name,
+        "index": one.index,
+        "attempt": one.attempt,
+        "ranks": one.ranks,
+        "world_size": len(group.ranks),
+        "named": one.named > 0,
+    }
+    task = Task(id=seal_id(one.name), kind=SEAL, arguments=arguments, deadline_t=_deadline_t(state))
+    without = len(group.ranks) - len(have)
+    rest = f", {without} without files" if without else ""
+    reason = f"every rank has passed report {one.index}: {len(have)} with files{rest}; {one.name} is to be sealed"
+    return TaskOrdered(task=task, cause=relative(one.cause, state.n), reason=reason)
+
+
+def _deadline_t(state: RunState) -> float:
+    return state.t + state.job.timeouts.checkpoint_timeout_s
+
+
+def sealing(state: RunState) -> bool:
+    """Whether a checkpoint is on its way to be committed: the run does not finish without it."""
+    return any(one.task.kind == SEAL for one in state.tasks)
+
+
+# --- what goes
+
+
+def _retain(state: RunState) -> tuple[AnyTransition, ...]:
+    """Delete what is kept no more: after the commit, in the same entry."""
+    newest, config = state.checkpoint, state.job.checkpoint
+    gone = doomed(state.checkpoints.kept, newest.name if newest is not None else None, config.num_to_keep)
+    if not gone or newest is None:
+        return ()
+    names = [one.name for one in gone][:NAMES_AT_ONCE_MAX]
+    by = f"by {config.checkpoint_score_attribute}" if config.checkpoint_score_attribute else "by age"
+    reason = f"{config.num_to_keep} better ones ({by}) and the latest are kept: {listed(names)} to be deleted"
+    cause = relative(state.checkpoints.last or state.phase.cause, state.n)
+    return (_delete(state, names, cause, reason, sealed=True),)
+
+
+def _clear(state: RunState) -> tuple[AnyTransition, ...]:
+    """Delete what will never be whole, once nobody can write to it: the runner sees to that."""
+    names = list(state.checkpoints.leftovers)
+    stopping = isinstance(state.phase, Restarting | Rescheduling | Resizing | ShuttingDown)
+    if stopping:
+        names += [one.name for one in state.checkpoints.gathering]
+    group = state.group
+    if not names or group is None or not group.layout:
+        return ()
+    names = names[:NAMES_AT_ONCE_MAX]
+    reason = f"{listed(names)} will never be whole: to be deleted once no rank of its attempt is left"
+    return (_delete(state, names, relative(state.phase.cause, state.n), reason, sealed=False),)
+
+
+def _delete(state: RunState, names: list[str], cause: Cause, reason: str, *, sealed: bool) -> TaskOrdered:
+    """`sealed`: also what has its manifest; otherwise that is left alone, whoever sealed it."""
+    arguments: dict[str, Json] = {"names": list(names), "sealed": sealed, "attempt": state.attempt}
+    task = Task(id=f"{DELETE}-{state.checkpoints.orders + 1}", kind=DELETE, arguments=arguments)
+    return TaskOrdered(task=task, cause=cause, reason=reason)
+
+
+# --- what a person should know
+
+
+def _warn(state: RunState) -> tuple[AnyTransition, ...]:
+    group = state.group
+    if group is None:
+        return ()
+    for one in state.checkpoints.gathering:
+        if one.due is not None and not one.overdue:
+            return (_overdue(state, group, one, one.due),)
+    unread = state.checkpoints.unread
+    if unread is not None and "unread" not in state.told:
+        reason = (
+            f"attempt {group.attempt} began with a checkpoint ({group.start}), and the training function reported "
+            "without having called get_checkpoint(): it began from nothing"
+        )
+        return (Warned(about="unread", checkpoint=group.start, cause=relative(unread, state.n), reason=reason),)
+    return ()
+
+
+def _overdue(state: RunState, group: Group, one: Gathering, due: Cause) -> Warned:
+    absent = missing(group, one)
+    where = [f"rank {rank} on {group.ranks[rank].node} (last report {group.ranks[rank].index})" for rank in absent]
+    limit_s = state.job.timeouts.checkpoint_timeout_s
+    return Warned(
+        about="overdue",
+        checkpoint=one.name,
+        ranks=absent,
+        cause=relative(due, state.n),
+        reason=f"{one.name} waits for {listed(where)} for more than timeouts.checkpoint_timeout_s ({limit_s:g} s)",
+    )
+
+
+def doubt(state: RunState, group: Group, cause: Cause) -> tuple[AnyTransition, ...]:
+    """Return what to say of checkpoints of several ranks when the ranks returned after different counts of reports."""
+    counts = {rank.index + 1 for rank in group.ranks}
+    names = tuple(
+        one.name
+        for one in state.checkpoints.kept
+        if one.attempt == group.attempt and one.shards > 1 and not one.named and not one.doubtful
+    )
+    if len(counts) == 1 or not names:
+        return ()
+    reason = (
+        f"the ranks returned after different counts of reports ({min(counts)} to {max(counts)}): the files of several "
+        f"ranks in {listed(list(names))} may not belong together; report equally often in every rank, or name the "
+        "directory by checkpoint_dir_name"
+    )
+    task = Task(id=DOUBT, kind=DOUBT, arguments={"names": list(names)})
+    return (
+        CheckpointsDoubted(names=names, cause=cause, reason=reason),
+        Warned(about="doubtful", cause=cause, reason=reason),
+        TaskOrdered(task=task, cause=cause, reason=reason),
+    )

@@ -1,0 +1,163 @@
+"""The run's checkpoints as its state has them: being gathered, kept, wanted. Nothing here grows with the log."""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from typing import TYPE_CHECKING, Final
+
+from runfold.events.base import Cause, Json, Value
+from runfold.events.failures import ErrorInfo
+from runfold.events.limits import CHECKPOINTS_TRACKED_MAX_COUNT
+from runfold.events.values import unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from runfold.events.config import CheckpointConfig
+
+_LARGEST: Final = 1.7976931348623157e308
+"""What ±inf are taken for, since JSON has no word for them."""
+
+
+class Gathering(Value, frozen=True, kw_only=True):
+    """A checkpoint that ranks have reported and that not every rank has passed.
+
+    `index` counts reports through all attempts, `at` within this one: the highest at which a rank reported it. `ranks`
+    holds those that have (see `with_rank`). `named`: the user chose the directory, and for a rank with files it was the
+    so-manieth that it named; 0 for runfold's own. `due`: its time is over; `overdue`: that was said.
+    """
+
+    name: str
+    index: int
+    at: int
+    attempt: int
+    ranks: str
+    since_t: float
+    cause: Cause
+    named: int = 0
+    due: Cause | None = None
+    overdue: bool = False
+
+
+class Kept(Value, frozen=True, kw_only=True):
+    """A committed checkpoint that is there. `score` is None when it has none, and then ranks worst.
+
+    `shards`: so many ranks had files. `validating`: protected until that is over. `doubtful`: its files may not
+    belong together.
+    """
+
+    name: str
+    index: int
+    attempt: int
+    score: float | None = None
+    shards: int = 1
+    named: bool = False
+    validating: bool = False
+    doubtful: bool = False
+
+
+class Wanted(Value, frozen=True, kw_only=True):
+    """A checkpoint that was asked for: by which request; `stop`: the run ends with it."""
+
+    id: str
+    by: str
+    cause: Cause
+    stop: bool = False
+    reason: str = ""
+
+
+class Trouble(Value, frozen=True, kw_only=True):
+    """The storage cannot be used: a failure of the run."""
+
+    error: ErrorInfo
+    cause: Cause
+
+
+class Checkpoints(Value, frozen=True, kw_only=True):
+    """All of it. `kept` is in order of rank, the best last.
+
+    `base`: the index of the present attempt's first report. `leftovers`: directories that will never be whole.
+    `opened`: the storage was looked into. `seals_failed` in a row. `orders` counts the deletions ordered.
+    `continues`: the run that this one goes on from. `last`: what brought the newest commit.
+    `unread`: a rank that was given a checkpoint has not asked for it.
+    """
+
+    base: int = 0
+    gathering: tuple[Gathering, ...] = ()
+    kept: tuple[Kept, ...] = ()
+    leftovers: tuple[str, ...] = ()
+    wanted: Wanted | None = None
+    trouble: Trouble | None = None
+    opened: bool = False
+    seals_failed: int = 0
+    orders: int = 0
+    continues: str | None = None
+    last: Cause | None = None
+    unread: Cause | None = None
+
+
+# --- sets of ranks, small also for thousands
+
+
+def with_rank(ranks: str, rank: int) -> str:
+    """Return a set of ranks with one more; the empty text is the empty set."""
+    return f"{int(ranks or '0', 16) | 1 << rank:x}"
+
+
+def ranks_in(ranks: str) -> tuple[int, ...]:
+    """Return the ranks of a set, in order."""
+    bits = int(ranks or "0", 16)
+    return tuple(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
+
+
+# --- scores and retention (BEHAVIOUR §7.3, §7.4, PARITY §7.3)
+
+
+def score_of(metrics: dict[str, Json] | None, config: CheckpointConfig) -> tuple[float | None, str]:
+    """Return the score of metrics (packed), negated where less is better, and what is wrong when there is none."""
+    attribute = config.checkpoint_score_attribute
+    if attribute is None:
+        return None, ""
+    missing = object()
+    value = _flattened(metrics or {}).get(attribute, missing)
+    if value is missing:
+        return None, f"{attribute} is missing: it ranks worst"
+    if not isinstance(value, int | float):
+        return None, f"{attribute} is no number: it ranks worst"
+    if math.isnan(value):
+        return None, f"{attribute} is NaN: it ranks worst"
+    number = max(-_LARGEST, min(_LARGEST, value))
+    return float(number if config.checkpoint_score_order == "max" else -number), ""
+
+
+def _flattened(metrics: dict[str, Json], prefix: str = "") -> dict[str, Json]:
+    found: dict[str, Json] = {}
+    for key, packed in metrics.items():
+        value = unpack(packed)
+        if isinstance(value, dict):
+            found |= _flattened(value, f"{prefix}{key}/")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def rank_key(kept: Kept) -> tuple[bool, float, int]:
+    """Return what checkpoints are ranked by: those without a score first, then by score, then the later the better."""
+    return (kept.score is not None, 0.0 if kept.score is None else kept.score, kept.index)
+
+
+def ranked(kept: Iterable[Kept], new: Kept, latest: str) -> tuple[Kept, ...]:
+    """Return the kept ones with a new one in its place; the worst is tracked no more beyond the limit."""
+    found = [one for one in kept if one.name != new.name]
+    insort(found, new, key=rank_key)
+    while len(found) > CHECKPOINTS_TRACKED_MAX_COUNT:
+        found.remove(next(one for one in found if one.name != latest))
+    return tuple(found)
+
+
+def doomed(kept: tuple[Kept, ...], latest: str | None, num_to_keep: int | None) -> tuple[Kept, ...]:
+    """Return those that are kept no more: all but the best, the latest, and those being validated."""
+    if num_to_keep is None:
+        return ()
+    return tuple(one for one in kept[:-num_to_keep] if one.name != latest and not one.validating)
