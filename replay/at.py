@@ -97,6 +97,20 @@ def final_state(history: History) -> Snapshot:
     return state_at(history, AtEntry(n=history.head.n))
 
 
+def moment_of(history: History, when: When | str) -> float:
+    """Return a moment as seconds of the run's clock: an entry's, or one between two entries.
+
+    A time of the calendar is counted from the last entry before it, and from the first when it lies before that.
+    """
+    moment = parse_when(when) if isinstance(when, str) else when
+    if isinstance(moment, AtClock):
+        return moment.t
+    if isinstance(moment, AtEntry):
+        return history.links[_entry_at(history, moment)].entry.t
+    link = history.links[max(bisect_right(history.links, moment.at, key=_time_of) - 1, 0)]
+    return max(0.0, link.entry.t + max(0.0, (moment.at - _time_of(link)).total_seconds()))
+
+
 def _time_of(link: Link) -> datetime:
     try:
         at = datetime.fromisoformat(link.entry.at)

@@ -87,10 +87,14 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     damages: tuple[Damage, ...] = ()
     heads: tuple[KnownHead, ...] = ()
 
+    def __repr__(self) -> str:
+        # asyncio puts the result of what it ran into words: those of a long log would take seconds.
+        return f"<{self.kind} {self.target!r}: {len(self.links)} entries of {self.run!r}>"
+
     @property
     def entries(self) -> tuple[Entry, ...]:
         """The entries, in order."""
-        return tuple(link.entry for link in self.links)
+        return tuple([link.entry for link in self.links])
 
     @property
     def head(self) -> Head:

@@ -1,102 +1,187 @@
-"""Documents of replay as lines for people. Every text is made safe here, and nowhere else is one printed.
+"""A run's replay as lines for people: the header, and the rows of its timeline below it.
 
-On a terminal lines are wrapped to its width and coloured; piped, a row stays on one line and nothing is coloured.
-Programs read the same documents as JSON: `runfold.replay.escape.to_json`.
+Every text is made safe here, and nowhere else is one printed. Programs read the same documents as JSON:
+`runfold.replay.escape.to_json`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Final, Literal
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
 
 from runfold.events.base import Value
 from runfold.replay.escape import safe, safe_lines
-from runfold.replay.story import BudgetLeft, Setback, Story
-from runfold.replay.timeline import Pointer, Row, RowError, Timeline
+from runfold.replay.look import FIELD_INDENT, KEPT, PLAIN, Look, count, field, seconds, state_paint, wrapped
 
-Paint = Literal["bold", "dim", "red", "green", "yellow", "cyan"]
-_CODES: Final[dict[Paint, str]] = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+if TYPE_CHECKING:
+    from runfold.replay.goodput import Goodput
+    from runfold.replay.rows import Pointer, Row, RowError, Timeline
+    from runfold.replay.story import BudgetLeft, Setback, Story
 
+__all__ = ["Look", "goodput_words", "headline", "render_row", "render_story", "render_timeline", "seconds"]
+
+SETBACKS_SHOWN_MAX_COUNT: Final = 4
+INCIDENTS_SHOWN_MAX_COUNT: Final = 6
+BADPUT_SHOWN_MAX_COUNT: Final = 4
 TRACEBACK_LINES_MAX_COUNT: Final = 30
 OUTPUT_LINES_MAX_COUNT: Final = 10
-_WIDTH_MIN_COUNT: Final = 60
-_INDENT: Final = 33
-"""Columns before what happened: entry, time, gap."""
-
 _BLOCK_INDENT: Final = 11
 """Columns before a traceback, which needs the room."""
 
-_KEPT: Final = "\u00a0"
-"""A blank at which no line is cut."""
-
-
-class Look(Value, frozen=True, kw_only=True):
-    """How lines are made: `width` columns (None: never wrapped, as for a pipe), colours, whole tracebacks."""
-
-    width: int | None = None
-    color: bool = False
-    full: bool = False
-
-    def paint(self, text: str, *paints: Paint) -> str:
-        """Return text in these colours; its own control characters must be gone already."""
-        if not self.color or not text:
-            return text
-        return f"\x1b[{';'.join(_CODES[paint] for paint in paints)}m{text}\x1b[0m"
-
-
-PLAIN: Final = Look()
-
 
 def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
-    """Yield the header of a run's replay: outcome, first causes, decisions, what is left of each budget."""
-    state = look.paint(story.state.upper(), "bold", _state_paint(story.state))
-    counts = (_count(story.attempts, "attempt"), _count(story.num_workers, "rank"), _count(story.reports, "report"))
+    """Yield the header of a run's replay: outcome, goodput, first causes, decisions, what is left of each budget."""
+    state = look.paint(story.state.upper(), "bold", state_paint(story.state))
+    counts = [count(story.attempts, "attempt"), count(story.num_workers, "rank"), count(story.reports, "report")]
+    if story.checkpoints:
+        counts.append(f"{count(story.checkpoints, 'checkpoint')}, the last {safe(story.checkpoint or '')}")
     when = "after" if story.ended else "so far"
     text = f"{state} {when} {seconds(story.duration_s)}  ({', '.join(counts)})"
-    yield from _wrapped("", f"{look.paint(safe(story.run), 'bold')}  {text}", look, 10)
-    yield from _field("of", f"{safe(story.entrypoint)}, accepted {safe(story.accepted_at)}", look)
-    yield from _field("because", safe(story.reason), look)
-    for setback in story.setbacks:
-        yield from _setback(setback, look)
-    yield from _field("budgets", "; ".join(map(_budget, story.budgets)), look)
+    yield from wrapped("", f"{look.paint(safe(story.run), 'bold')}  {text}", look, FIELD_INDENT)
+    yield from field("of", f"{safe(story.entrypoint)}, accepted {safe(story.accepted_at)}", look)
+    yield from field("because", safe(story.reason), look)
+    yield from field("goodput", goodput_words(story.goodput), look)
+    yield from _setbacks(story.setbacks, look)
+    yield from _incidents(story, look)
+    yield from field("budgets", "; ".join(map(_budget, story.budgets)), look)
     for warning in story.warnings:
-        yield from _field("warning", safe(warning), look, "yellow")
+        yield from field("warning", safe(warning), look, "yellow")
     if story.skipped:
-        skipped = f"{_count(story.skipped, 'message')}, no entries of this run; audit names them"
-        yield from _field("skipped", skipped, look, "yellow")
+        skipped = f"{count(story.skipped, 'message')}, no entries of this run; audit names them"
+        yield from field("skipped", skipped, look, "yellow")
     if story.trouble:
-        yield from _field("damaged", safe(story.trouble), look, "red")
+        yield from field("damaged", safe(story.trouble), look, "red")
+
+
+def goodput_words(found: Goodput) -> str:
+    """Return how much was productive, and what the largest other parts went into."""
+    if found.goodput is None:
+        return "no time has passed"
+    bad = [(name, value) for name, value in found.badput_s.items() if value >= 0.0005]
+    parts = [f"{seconds(value)} {name.replace('_', ' ')}" for name, value in bad[:BADPUT_SHOWN_MAX_COUNT]]
+    more = f", {len(bad) - len(parts)} more" if len(bad) > len(parts) else ""
+    rest = f"; {', '.join(parts)}{more}" if parts else ""
+    return f"{found.goodput:.1%}: {seconds(found.productive_s)} of {seconds(found.clock_s)} productive{rest}"
+
+
+def _setbacks(setbacks: tuple[Setback, ...], look: Look) -> Iterator[str]:
+    """Yield the failures: all, or the first and the last when there are many."""
+    edge = SETBACKS_SHOWN_MAX_COUNT // 2
+    left_out = setbacks[edge:-edge] if len(setbacks) > SETBACKS_SHOWN_MAX_COUNT else ()
+    for place, setback in enumerate(setbacks):
+        if place == edge and left_out:
+            first = setbacks[0].cause
+            alike = sum((one.cause.type, one.cause.kind) == (first.type, first.kind) for one in left_out)
+            yield from field("", f"… {count(len(left_out), 'failure')} more, {alike} of them like the first", look)
+        if edge <= place < edge + len(left_out):
+            continue
+        yield from _setback(setback, look)
 
 
 def _setback(setback: Setback, look: Look) -> Iterator[str]:
     cause = setback.cause
     who = f"rank {cause.rank} on {cause.node}" if cause.rank is not None else cause.node or "the group"
     revised = ", known only later" if setback.revised else ""
-    failed = f"attempt {setback.attempt}: {who}: {headline(cause)} ({cause.kind}{revised})"
-    yield from _field("failed", safe(failed), look, "red")
+    others = f"; {count(setback.others, 'other')} failed with it" if setback.others else ""
+    failed = f"attempt {setback.attempt}: {who}: {headline(cause)} ({cause.kind}{revised}){others}"
+    yield from field("failed", safe(failed), look, "red")
     if cause.where:
-        yield from _field("", safe(f"at {cause.where}"), look)
-    yield from _field("decided", safe(f"{setback.decision} at entry {setback.n}: {setback.reason}"), look, "yellow")
+        yield from field("", safe(f"at {cause.where}"), look)
+    yield from field("decided", safe(f"{setback.decision} at entry {setback.n}: {setback.reason}"), look, "yellow")
+    if setback.budget is not None and setback.limit >= 0:
+        left = f"{setback.budget} budget: {setback.spent} of {setback.limit} spent, {setback.left} left"
+        yield from field("", left, look, "yellow")
+
+
+def _incidents(story: Story, look: Look) -> Iterator[str]:
+    for incident in story.incidents[:INCIDENTS_SHOWN_MAX_COUNT]:
+        why = f": {incident.reason}" if incident.reason else ""
+        yield from field("noticed", safe(f"entry {incident.n} at {incident.t:.3f} s: {incident.what}{why}"), look)
+    if len(story.incidents) > INCIDENTS_SHOWN_MAX_COUNT:
+        yield from field("", f"… {len(story.incidents) - INCIDENTS_SHOWN_MAX_COUNT} more in the timeline", look)
+
+
+def _budget(budget: BudgetLeft) -> str:
+    if budget.left is None:
+        return f"{budget.name} {budget.spent}, unlimited"
+    return f"{budget.name} {budget.spent} of {budget.limit}, {budget.left} left"
+
+
+def headline(error: RowError) -> str:
+    """Return an error on one line."""
+    line = f"{error.type}: {error.message}".partition("\n")[0]
+    return line if len(line) <= 200 else line[:199] + "…"
+
+
+# --- the timeline
+
+
+class _Columns(Value, frozen=True, kw_only=True):
+    """How wide the columns before what happened are: number, entry, time, gap."""
+
+    number: int
+    entry: int
+    time: int
+    gap: int
+
+    @property
+    def indent(self) -> int:
+        return self.number + self.entry + self.time + self.gap + 8
+
+    def front(self, number: str, entry: str, time: str, gap: str) -> str:
+        return f"{number:>{self.number}}  {entry:>{self.entry}}  {time:>{self.time}}  {gap:>{self.gap}}  "
+
+
+def _columns(rows: tuple[Row, ...]) -> _Columns:
+    return _Columns(
+        number=max((len(_number(row)) for row in rows), default=1),
+        entry=max(5, *(len(_entry(row)) for row in rows), 0),
+        time=max(7, *(len(f"{row.t:.3f}") for row in rows), 0),
+        gap=max(6, *(len(_gap(row)) for row in rows), 0),
+    )
+
+
+def _number(row: Row) -> str:
+    return f"{row.number}" if row.number == row.last_number else f"{row.number}-{row.last_number}"
+
+
+def _entry(row: Row) -> str:
+    return f"{row.n}" if row.n == row.last_n else f"{row.n}-{row.last_n}"
+
+
+def _gap(row: Row) -> str:
+    return f"+{row.gap_s:.3f}" if row.gap_s else ""
+
+
+_GROWING: Final = _Columns(number=4, entry=7, time=9, gap=9)
+
+
+def render_row(row: Row, before: Row | None, look: Look = PLAIN) -> Iterator[str]:
+    """Yield a row of a timeline that grows, after the one before."""
+    yield from _row(row, before, _GROWING, look)
 
 
 def render_timeline(timeline: Timeline, look: Look = PLAIN) -> Iterator[str]:
-    """Yield the rows of a timeline under a head line."""
-    yield look.paint(f"{'entry':>9}  {'time':>9}  {'gap':>9}  what happened, and why", "dim")
+    """Yield the rows of a timeline under a head line. A cause is named by the number of its row."""
+    columns = _columns(timeline.rows)
+    yield look.paint(columns.front("#", "entry", "time", "gap") + "what happened, and why", "dim")
     before: Row | None = None
     for row in timeline.rows:
-        yield from _row(row, before, look)
+        yield from _row(row, before, columns, look)
         before = row
     if timeline.trouble:
-        yield look.paint(f"{'':>{_INDENT}}the log is damaged here: {safe(timeline.trouble)}", "red")
+        yield look.paint(f"{'':>{columns.indent}}the log is damaged here: {safe(timeline.trouble)}", "red")
 
 
-def _row(row: Row, before: Row | None, look: Look) -> Iterator[str]:
+def _row(row: Row, before: Row | None, columns: _Columns, look: Look) -> Iterator[str]:
     again = before is not None and before.last_n == row.n == row.last_n
-    front = " " * _INDENT
-    if not again or look.width is None:
-        entry = f"{row.n}" if row.n == row.last_n else f"{row.n}-{row.last_n}"
-        gap = f"+{row.gap_s:.3f}" if row.gap_s else ""
-        front = f"{entry:>9}  {row.t:>9.3f}  {gap:>9}  "
+    blank = again and look.width is not None
+    front = columns.front(
+        _number(row),
+        "" if blank else _entry(row),
+        "" if blank else f"{row.t:.3f}",
+        "" if blank else _gap(row),
+    )
     what, reason = safe(row.what), safe(row.reason)
     if again and before is not None and before.reason == row.reason:
         reason = ""
@@ -105,18 +190,26 @@ def _row(row: Row, before: Row | None, look: Look) -> Iterator[str]:
         reason = reason[len(what) :]
     elif reason:
         reason = f": {reason}"
-    text = f"{'  after it: ' if row.collateral else ''}{_painted(row, what, look)}{reason}"
+    text = f"{_mark(row)}{_painted(row, what, look)}{reason}"
     if row.cause is not None:
-        text += "  " + look.paint(f"← {_pointed(row.cause, row.n)}".replace(" ", _KEPT), "dim")
-    yield from _wrapped(front, text, look)
+        text += "  " + look.paint(f"← {_pointed(row.cause, row.n)}".replace(" ", KEPT), "dim")
+    yield from wrapped(front, text, look, columns.indent)
     yield from _below(row, look)
 
 
+def _mark(row: Row) -> str:
+    """Return what stands before a failure that followed from another one, or that was heard of late."""
+    late = "" if row.late_s is None else f"heard {row.late_s:.3f} s after the decision: "
+    return f"  after it: {late}" if row.collateral else late
+
+
 def _painted(row: Row, what: str, look: Look) -> str:
-    if row.before is not None and row.after is not None:
-        return look.paint(f"{row.before.upper()} → {row.after.upper()}", "bold", _state_paint(row.after))
+    if row.path:
+        return look.paint(" → ".join(state.upper() for state in row.path), "bold", state_paint(row.path[-1]))
     if row.error is not None:
         return look.paint(what, "red")
+    if row.kind in ("quiet", "left_out"):
+        return look.paint(what, "dim")
     return look.paint(what, "yellow") if row.kind == "failure_decided" else what
 
 
@@ -137,77 +230,12 @@ def _block(text: str, lines_max: int, look: Look) -> Iterator[str]:
     lines = safe_lines(text.rstrip("\n"))
     left_out = len(lines) - lines_max
     if left_out > 0 and not look.full:
-        lines = [f"… {_count(left_out, 'line')} more, shown with --full", *lines[-lines_max:]]
+        lines = [f"… {count(left_out, 'line')} more, shown with --full", *lines[-lines_max:]]
     for line in lines:
         yield f"{'':>{_BLOCK_INDENT}}{look.paint(f'| {line}', 'dim')}"
 
 
 def _pointed(cause: Pointer, n: int) -> str:
+    if cause.row is not None:
+        return str(cause.row)
     return cause.kind if cause.n == n else f"{cause.kind} of entry {cause.n}"
-
-
-def _state_paint(state: str) -> Paint:
-    if state in ("finished", "running"):
-        return "green"
-    return "red" if state == "errored" else "yellow" if state in ("restarting", "rescheduling", "aborted") else "cyan"
-
-
-def _budget(budget: BudgetLeft) -> str:
-    if budget.left is None:
-        return f"{budget.name} {budget.spent}, unlimited"
-    return f"{budget.name} {budget.spent} of {budget.limit}, {budget.left} left"
-
-
-def headline(error: RowError) -> str:
-    """Return an error on one line."""
-    line = f"{error.type}: {error.message}".partition("\n")[0]
-    return line if len(line) <= 200 else line[:199] + "…"
-
-
-def seconds(duration_s: float) -> str:
-    """Return a duration as people say it: `9.2 s`, `3 m 20 s`, `2 h 05 m`."""
-    if duration_s < 60:
-        return f"{duration_s:.1f} s"
-    minutes, rest = divmod(round(duration_s), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    return f"{hours} h {minutes_left:02d} m" if hours else f"{minutes} m {rest:02d} s"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _field(name: str, text: str, look: Look, *paints: Paint) -> Iterator[str]:
-    yield from _wrapped(f"{look.paint(f'{name:<8}', 'dim')}  ", look.paint(text, *paints) if paints else text, look, 10)
-
-
-def _wrapped(front: str, text: str, look: Look, indent: int = _INDENT) -> Iterator[str]:
-    """Yield a text behind its front, wrapped at blanks to the width, later lines indented."""
-    if look.width is None:
-        yield f"{front}{text}".replace(_KEPT, " ").rstrip()
-        return
-    room = max(look.width, _WIDTH_MIN_COUNT) - indent
-    for k, line in enumerate(_lines(text.split(" "), room)):
-        yield f"{front if k == 0 else ' ' * indent}{line}".replace(_KEPT, " ").rstrip()
-
-
-def _lines(words: Iterable[str], room: int) -> Iterator[str]:
-    line, used = "", 0
-    for word in words:
-        size = _cells(word)
-        if line and used + 1 + size > room:
-            yield line
-            line, used = word, size
-        else:
-            line, used = (f"{line} {word}", used + 1 + size) if line else (word, size)
-    yield line
-
-
-def _cells(word: str) -> int:
-    """Return the columns a word takes, colours left out."""
-    return len(word) if "\x1b" not in word else len(_without_paint(word))
-
-
-def _without_paint(text: str) -> str:
-    parts = text.split("\x1b[")
-    return parts[0] + "".join(part.partition("m")[2] for part in parts[1:])

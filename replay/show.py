@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from runfold.events.edges import state_name
 from runfold.replay.escape import safe, safe_lines
-from runfold.replay.render import PLAIN, Look
+from runfold.replay.look import PLAIN, Look
 from runfold.replay.words import metric_words, rank_words
 
 if TYPE_CHECKING:

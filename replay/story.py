@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from runfold.controller.budgets import SETTINGS
 from runfold.events.base import Document
 from runfold.events.config import FailureConfig
+from runfold.events.facts import Reported
 from runfold.events.failures import Budget, Failure
 from runfold.events.transitions import (
     AttemptStarted,
+    CheckpointCommitted,
     FailureDecided,
     FirstCauseRevised,
     RunAccepted,
     StateChanged,
     StateName,
 )
+from runfold.replay.goodput import Goodput, goodput
 from runfold.replay.history import History, end_name
-from runfold.replay.timeline import RowError, row_error
+from runfold.replay.incidents import Incident, incidents
+from runfold.replay.rows import RowError, row_error
 
 
 class BudgetLeft(Document, frozen=True, kw_only=True):
@@ -30,7 +36,11 @@ class BudgetLeft(Document, frozen=True, kw_only=True):
 
 
 class Setback(Document, frozen=True, kw_only=True):
-    """A failure that was decided on: entry, moment, first cause, what was decided and why."""
+    """A failure that was decided on: entry, moment, first cause, what was decided and why, and what it spent.
+
+    `budget` is None for one that is never retried; `left` of it after the decision, None when it is unlimited.
+    `others` failed beside it. `revised`: late evidence made another failure the first.
+    """
 
     n: int
     t: float
@@ -38,6 +48,11 @@ class Setback(Document, frozen=True, kw_only=True):
     cause: RowError
     decision: Literal["retry", "raise", "noop"]
     reason: str
+    budget: Budget | None = None
+    spent: int = 0
+    limit: int = 0
+    left: int | None = None
+    others: int = 0
     revised: bool = False
 
 
@@ -55,7 +70,11 @@ class Story(Document, frozen=True, kw_only=True):
     attempts: int
     num_workers: int
     reports: int
+    checkpoints: int
+    checkpoint: str | None
+    goodput: Goodput
     setbacks: tuple[Setback, ...]
+    incidents: tuple[Incident, ...]
     budgets: tuple[BudgetLeft, ...]
     warnings: tuple[str, ...]
     entries: int
@@ -75,7 +94,8 @@ class _Told:
         self.name = self.entrypoint = self.reason = ""
         self.state: StateName = "initializing"
         self.failure = FailureConfig()
-        self.attempts = self.num_workers = 0
+        self.attempts = self.num_workers = self.reports = self.checkpoints = 0
+        self.checkpoint: str | None = None
         self.setbacks: list[Setback] = []
         self.spent: dict[Budget, int] = {}
         self.warnings: tuple[str, ...] = ()
@@ -84,25 +104,7 @@ class _Told:
 def story(history: History) -> Story:
     """Return the story of a history; raise `CannotRead` when it holds no entry."""
     head = history.head
-    told = _Told()
-    reports = 0
-    for entry in history.entries:
-        reports += sum(1 for item in entry.inputs if item.__struct_config__.tag == "reported")
-        for transition in entry.transitions:
-            match transition:
-                case RunAccepted(job=job, warnings=warnings):
-                    told.name, told.entrypoint, told.failure = job.name or "", job.entrypoint, job.failure
-                    told.warnings = warnings
-                case StateChanged(to_state=state, reason=reason):
-                    told.state, told.reason = state, reason
-                case AttemptStarted(attempt=attempt, num_workers=workers):
-                    told.attempts, told.num_workers = attempt, workers
-                case FailureDecided() if transition.decision != "noop":
-                    _tell(told, transition, entry.n, entry.t)
-                case FirstCauseRevised(attempt=attempt, failure=failure):
-                    told.setbacks = [_revised(item, attempt, failure) for item in told.setbacks]
-                case _:
-                    continue
+    told = _told(history)
     return Story(
         run=history.run,
         name=told.name,
@@ -114,14 +116,42 @@ def story(history: History) -> Story:
         accepted_at=history.links[0].entry.at,
         attempts=told.attempts,
         num_workers=told.num_workers,
-        reports=reports,
+        reports=told.reports,
+        checkpoints=told.checkpoints,
+        checkpoint=told.checkpoint,
+        goodput=goodput(history),
         setbacks=tuple(told.setbacks),
+        incidents=incidents(history),
         budgets=_budgets(told),
         warnings=told.warnings,
         entries=len(history.links),
         skipped=len(history.strays),
         trouble=history.trouble,
     )
+
+
+def _told(history: History) -> _Told:
+    told = _Told()
+    for entry in history.entries:
+        told.reports += sum(1 for item in entry.inputs if type(item) is Reported)
+        for transition in entry.transitions:
+            match transition:
+                case RunAccepted(job=job, warnings=warnings):
+                    told.name, told.entrypoint, told.failure = job.name or "", job.entrypoint, job.failure
+                    told.warnings = warnings
+                case StateChanged(to_state=state, reason=reason):
+                    told.state, told.reason = state, reason
+                case AttemptStarted(attempt=attempt, num_workers=workers):
+                    told.attempts, told.num_workers = attempt, workers
+                case CheckpointCommitted(name=name):
+                    told.checkpoint, told.checkpoints = name, told.checkpoints + 1
+                case FailureDecided() if transition.decision != "noop":
+                    _tell(told, transition, entry.n, entry.t)
+                case FirstCauseRevised(attempt=attempt, failure=failure):
+                    told.setbacks = [_revised(item, attempt, failure) for item in told.setbacks]
+                case _:
+                    continue
+    return told
 
 
 def _tell(told: _Told, decided: FailureDecided, n: int, t: float) -> None:
@@ -134,6 +164,11 @@ def _tell(told: _Told, decided: FailureDecided, n: int, t: float) -> None:
             cause=row_error(failure.error, failure.rank, failure.node),
             decision=decided.decision,
             reason=decided.reason,
+            budget=decided.budget,
+            spent=decided.spent,
+            limit=decided.limit,
+            left=_left(decided.spent, decided.limit),
+            others=decided.others,
         )
     )
     if decided.budget is not None:
@@ -144,15 +179,16 @@ def _revised(item: Setback, attempt: int, failure: Failure) -> Setback:
     if item.attempt != attempt:
         return item
     cause = row_error(failure.error, failure.rank, failure.node)
-    return Setback(
-        n=item.n, t=item.t, attempt=attempt, cause=cause, decision=item.decision, reason=item.reason, revised=True
-    )
+    return msgspec.structs.replace(item, cause=cause, revised=True)
+
+
+def _left(spent: int, limit: int) -> int | None:
+    return None if limit < 0 else max(0, limit - spent)
 
 
 def _budgets(told: _Told) -> tuple[BudgetLeft, ...]:
     found: list[BudgetLeft] = []
     for name, setting in SETTINGS.items():
         spent, limit = told.spent.get(name, 0), int(getattr(told.failure, setting.removeprefix("failure.")))
-        left = None if limit < 0 else max(0, limit - spent)
-        found.append(BudgetLeft(name=name, spent=spent, limit=limit, left=left))
+        found.append(BudgetLeft(name=name, spent=spent, limit=limit, left=_left(spent, limit)))
     return tuple(found)

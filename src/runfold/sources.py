@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runfold.client import open_client
 from runfold.errors import UnreachableError
 from runfold.events.job import RUN_ID
-from runfold.events.nats.log import JetStreamLog
 from runfold.replay.errors import NotFound
 from runfold.replay.source import load, read_log
 
@@ -28,6 +26,9 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
     unreachable: UnreachableError | None = None
     if RUN_ID.fullmatch(target):
         for address in where.services():
+            # What speaks to a broker is loaded when there is one: archives and files are read at once.
+            from runfold.client import open_client
+
             try:
                 async with open_client(address) as client:
                     history = await live_history(client, target)
@@ -46,5 +47,7 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
 
 async def live_history(client: Client, run: str) -> History | None:
     """Return the history in a run's live log; None when the service has nothing of it."""
+    from runfold.events.nats.log import JetStreamLog
+
     history = await read_log(JetStreamLog(client.connection, run), run)
     return history if history.links or history.damages else None

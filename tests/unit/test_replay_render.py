@@ -58,7 +58,8 @@ def test_the_story_of_a_failing_run_needs_no_other_tool() -> None:
         "12 reports: ranks 0-1, steps 0-5; loss=0.1667",
         'raise RuntimeError("boom")',
         "RUNNING → RESTARTING",
-        "← rank_failed",
+        "decided to retry: rank 1 failed first: RuntimeError: boom; worker failure 1 of 1",
+        "goodput   ",
         "SHUTTING_DOWN → FINISHED: every rank returned",
     ):
         assert part in text

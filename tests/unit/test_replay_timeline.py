@@ -92,7 +92,8 @@ def test_failures_that_followed_from_the_first_are_marked_as_such() -> None:
     steps = beginning(pool, node)
     steps.append((2.0, [node.failed(0, broken_peer), node.failed(1)]))
     rows = of_kind(timeline(history(decided(steps))), "rank_failed")
-    assert [(row.ranks, row.collateral) for row in rows] == [((0,), True), ((1,), False)]
+    # The victim was heard of first, and stands below its cause all the same.
+    assert [(row.ranks, row.collateral) for row in rows] == [((1,), False), ((0,), True)]
 
 
 def test_every_row_can_be_read_by_a_program() -> None:

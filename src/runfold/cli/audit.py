@@ -7,7 +7,7 @@ import asyncio
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
-from runfold.cli.replay import TargetArgument, look, show_json, show_lines
+from runfold.cli.replaying import TargetArgument, look, show_json, show_lines
 from runfold.errors import EXIT_FINDINGS
 from runfold.locate import find
 from runfold.replay.audit import audit
