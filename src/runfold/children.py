@@ -28,9 +28,10 @@ class Child:
     line), and its closing, which happens by itself when we die, tells it to stop.
     """
 
-    def __init__(self, role: str, data_dir: Path) -> None:
+    def __init__(self, role: str, data_dir: Path, name: str | None = None) -> None:
         self.role = role
-        self.log_file = data_dir / LOGS_FOLDER / f"{role}.log"
+        self.name = name or role
+        self.log_file = data_dir / LOGS_FOLDER / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -63,7 +64,7 @@ class Child:
         """Say what it should do; from here on it works."""
         pipe = self._running().stdin
         if pipe is None:
-            raise ServiceError(f"the {self.role} has no pipe to be told anything")
+            raise ServiceError(f"the {self.name} has no pipe to be told anything")
         try:
             # A line is shorter than what a pipe holds: this never waits.
             pipe.write(msgspec.json.encode(document) + b"\n")
@@ -108,7 +109,7 @@ class Child:
         """Return the error that says that it ended when it should not have, with the end of its log."""
         code = self.exit_code or 0
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        return ServiceError(f"the {self.role} ended unexpectedly ({how})\n{self.log_tail()}")
+        return ServiceError(f"the {self.name} ended unexpectedly ({how})\n{self.log_tail()}")
 
     def log_tail(self) -> str:
         """Return the end of what it wrote."""
@@ -120,30 +121,32 @@ class Child:
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None:
-            raise ServiceError(f"the {self.role} was not started")
+            raise ServiceError(f"the {self.name} was not started")
         return self._process
 
 
 class Children:
-    """Controller and supervisor of one data directory."""
+    """Controllers and supervisor of one data directory."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, controllers_count: int = 1) -> None:
         self.data_dir = data_dir
-        self.controller = Child("controller", data_dir)
+        self.controllers = [
+            Child("controller", data_dir, f"controller-{k}" if k else None) for k in range(controllers_count)
+        ]
         self.supervisor = Child("supervisor", data_dir)
 
     def start(self) -> None:
-        """Start both: they load what they need while we do other things."""
+        """Start all: they load what they need while we do other things."""
         # The supervisor first: it has a process of its own to start.
         self.supervisor.start()
-        self.controller.start()
+        for controller in self.controllers:
+            controller.start()
 
     async def stop(self, supervisor_patience_s: float, controller_patience_s: float, *, in_order: bool) -> None:
-        """Stop both: in order the supervisor first, so that the controller hears its last words."""
+        """Stop all: in order the supervisor first, so that a controller hears its last words."""
+        controllers = [controller.stop(controller_patience_s) for controller in self.controllers]
         if in_order:
             await self.supervisor.stop(supervisor_patience_s)
-            await self.controller.stop(controller_patience_s)
+            await asyncio.gather(*controllers)
         else:
-            await asyncio.gather(
-                self.supervisor.stop(supervisor_patience_s), self.controller.stop(controller_patience_s)
-            )
+            await asyncio.gather(self.supervisor.stop(supervisor_patience_s), *controllers)

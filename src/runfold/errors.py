@@ -8,6 +8,7 @@ RunfoldError (exit code 1)
 ├── NotAcceptedError                       1   the controller refused a job or a request
 ├── NoAnswerError (TimeoutError)           1   nobody answered a request in time; it may still be done
 ├── ServiceError                           1   a process of our own did not start, or ended too early
+│   └── StreamsLostError                   1   the broker came back without what it kept; nothing is made anew
 ├── RunAbortedError                        3   the run ended ABORTED; carries `.result`
 └── TrainingFailedError                    1   the run ended ERRORED; carries `.result`
     ├── WorkerGroupError                   1   ranks failed: `.worker_failures` by rank
@@ -36,6 +37,7 @@ __all__ = [
     "RunAbortedError",
     "RunfoldError",
     "ServiceError",
+    "StreamsLostError",
     "TrainingFailedError",
     "UnreachableError",
     "UsageError",
@@ -79,6 +81,10 @@ class NoAnswerError(RunfoldError, TimeoutError):
 
 class ServiceError(RunfoldError):
     """A process of our own did not start, or ended too early; the message holds the end of its log."""
+
+
+class StreamsLostError(ServiceError):
+    """The broker came back without streams that it kept; nothing is made anew, since that would hide the loss."""
 
 
 class _Ended(RunfoldError):

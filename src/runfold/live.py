@@ -47,11 +47,12 @@ class LiveProgress:
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False)
-        self._live = Live(console=self._console, refresh_per_second=REFRESHES_PER_S_MAX, get_renderable=self._render)
         self._state: RunState | None = None
         self._beats: dict[int, RankBeat] = {}
         self._reported: deque[float] = deque(maxlen=RATE_SAMPLES_MAX)
         self._heard_at_s = time.monotonic()
+        # Last: it renders at once.
+        self._live = Live(console=self._console, refresh_per_second=REFRESHES_PER_S_MAX, get_renderable=self._render)
 
     def __enter__(self) -> Self:
         self._live.__enter__()

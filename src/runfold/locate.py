@@ -147,7 +147,8 @@ def _context_url(folder: Path, name: str) -> str:
 def _with_user(url: str, context: _Context) -> str:
     if "@" in url or not (context.user or context.token):
         return url
-    secret = f"{quote(context.user)}:{quote(context.password)}" if context.user else quote(context.token)
+    parts = (context.user, context.password) if context.user else (context.token,)
+    secret = ":".join(quote(part, safe="") for part in parts)
     scheme, _, address = url.partition("://")
     return f"{scheme}://{secret}@{address}"
 

@@ -38,10 +38,14 @@ class Line(Value, frozen=True):
 
 
 def decided_lines(entry: Entry) -> Iterator[Line]:
-    """Yield what an entry decided, as far as somebody who watches wants to know."""
+    """Yield what an entry decided, as far as somebody who watches wants to know; a reason is said once."""
+    reason = ""
     for transition in entry.transitions:
+        again = transition.reason == reason
         if (said := _said(transition)) is not None:
-            yield Line(entry.t, *said)
+            about, text = said
+            yield Line(entry.t, about, text.removesuffix(reason).removesuffix(": ") if again else text)
+            reason = transition.reason
 
 
 def _said(transition: AnyTransition) -> tuple[str, str] | None:

@@ -3,33 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import socket
-from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
+from runfold.brokerhealth import broker_trouble
 from runfold.children import Child, Children
-from runfold.errors import ServiceError
+from runfold.errors import ServiceError, StreamsLostError
 from runfold.events.nats.api import Api
 from runfold.events.nats.broker import Broker, start_broker
 from runfold.events.nats.connection import connect
-from runfold.events.nats.errors import BrokerError, BrokerStartFailed
+from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StreamMismatch, StreamsMissing
 from runfold.events.nats.files import CONNECTION_FILE, write_private
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.streams import provision
 from runfold.locate import Address
+from runfold.restarts import Backoff, Restarts
 from runfold.serving import ControllerPlan, SupervisorPlan
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
-BROKER_POLL_S: Final = 0.25
-RESTARTS_MAX_COUNT: Final = 5
-RESTARTS_WINDOW_S: Final = 60.0
-RESTART_WAIT_S: Final = 0.2
+BROKER_POLL_S: Final = 0.1
+HEALTH_EVERY_S: Final = 2.0
+ROOM_MIN_BYTES: Final = 8 * 1024**2
+"""What must be free on the disk before a broker that could not write is worth starting again."""
+
 SUPERVISOR_PATIENCE_S: Final = 20.0
 CONTROLLER_PATIENCE_S: Final = 5.0
 BROKER_PATIENCE_S: Final = 10.0
@@ -45,19 +47,20 @@ class Plan:
     node: str = "local"
     pool: str = "local"
     once: bool = False
+    controllers_count: int = 1
 
 
 class Service:
-    """The three processes. Whoever starts it tends it and stops it; `say` is told what a person should know."""
+    """Broker, controllers, supervisor. Whoever starts it tends and stops it; `say` hears what a person should know."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None], early: Children | None = None) -> None:
         self._plan = plan
         self._say = say
-        self._children = early or Children(plan.data_dir)
-        self._controller, self._supervisor = self._children.controller, self._children.supervisor
+        self._children = early or Children(plan.data_dir, plan.controllers_count)
+        self._supervisor = self._children.supervisor
         self._broker: Broker | None = None
         self._stopping = False
-        self._restarts: deque[float] = deque(maxlen=RESTARTS_MAX_COUNT)
+        self._restarts = Restarts(say, gives_up=plan.once)
 
     @property
     def address(self) -> Address:
@@ -69,7 +72,7 @@ class Service:
         """The process ids by role."""
         return {
             "broker": self._running_broker().pid,
-            "controller": self._controller.pid,
+            **{controller.name: controller.pid for controller in self._children.controllers},
             "supervisor": self._supervisor.pid,
         }
 
@@ -89,7 +92,8 @@ class Service:
             if not self._supervisor.pid:
                 self._children.start()
             await self._start_broker()
-            await asyncio.gather(self._configure_controller(), self._configure_supervisor())
+            controllers = map(self._configure_controller, self._children.controllers)
+            await asyncio.gather(*controllers, self._configure_supervisor(self._supervisor))
         except BaseException:
             await self.stop()
             raise
@@ -99,11 +103,14 @@ class Service:
         """Start again what dies, until cancelled.
 
         Raises:
-            ServiceError: something died too often.
+            ServiceError: the broker lost what it kept; of a one-shot run, something died too often.
         """
         tending = [
             asyncio.ensure_future(self._tend_broker()),
-            asyncio.ensure_future(self._tend_child(self._controller, self._configure_controller)),
+            *(
+                asyncio.ensure_future(self._tend_child(controller, self._configure_controller))
+                for controller in self._children.controllers
+            ),
             asyncio.ensure_future(self._tend_child(self._supervisor, self._configure_supervisor)),
         ]
         try:
@@ -126,7 +133,7 @@ class Service:
             self._broker = None
 
     async def stop_children(self, *, in_order: bool = False) -> None:
-        """Stop supervisor and controller, and no longer start again what ends."""
+        """Stop supervisor and controllers, and no longer start again what ends."""
         self._stopping = True
         await self._children.stop(SUPERVISOR_PATIENCE_S, CONTROLLER_PATIENCE_S, in_order=in_order)
 
@@ -139,7 +146,9 @@ class Service:
         plan = self._plan
         try:
             # Not in a thread: the kernel ends the broker with the thread that started it.
-            self._broker = broker = start_broker(plan.data_dir, namespace=plan.namespace, die_with_parent=True)
+            self._broker = broker = start_broker(
+                plan.data_dir, namespace=plan.namespace, die_with_parent=True, others=self._other_pids()
+            )
             admin = await connect(
                 broker.url(Role.ADMIN), role=Role.ADMIN, name="runfold provisioning", names=Names(plan.namespace)
             )
@@ -154,11 +163,15 @@ class Service:
                 await admin.close()
         except BrokerStartFailed as error:
             raise ServiceError(str(error)) from error
+        except (StreamsMissing, StreamMismatch) as error:
+            raise StreamsLostError(str(error)) from error
         except BrokerError as error:
             raise ServiceError(f"the broker was started, but cannot be used: {error}") from error
+        except OSError as error:
+            raise ServiceError(f"the broker was not started: {error}") from error
 
-    async def _configure_controller(self) -> None:
-        await self._controller.configure(
+    async def _configure_controller(self, controller: Child) -> None:
+        await controller.configure(
             ControllerPlan(
                 url=self._running_broker().url(Role.CONTROLLER),
                 namespace=self._plan.namespace,
@@ -168,8 +181,8 @@ class Service:
             )
         )
 
-    async def _configure_supervisor(self) -> None:
-        await self._supervisor.configure(
+    async def _configure_supervisor(self, supervisor: Child) -> None:
+        await supervisor.configure(
             SupervisorPlan(
                 url=self._running_broker().url(Role.WORKER),
                 namespace=self._plan.namespace,
@@ -180,41 +193,82 @@ class Service:
             )
         )
 
-    def _write_connection_file(self) -> None:
-        import os
+    def _other_pids(self) -> dict[str, int]:
+        """The process ids of all but the broker, this process's among them."""
+        children = [*self._children.controllers, self._supervisor]
+        return {**{child.name: child.pid for child in children if child.pid}, "up": os.getpid()}
 
-        file = self._running_broker().connection_file()
-        pids = {**self.pids, "up": os.getpid()}
-        write_private(self._plan.data_dir / CONNECTION_FILE, msgspec.structs.replace(file, pids=pids))
+    def _write_connection_file(self) -> None:
+        file = self._running_broker().connection_file(self._other_pids())
+        try:
+            write_private(self._plan.data_dir / CONNECTION_FILE, file)
+        except OSError as error:
+            self._say(f"{CONNECTION_FILE} could not be written ({error}): it names processes that have ended")
 
     async def _tend_broker(self) -> None:
+        loop = asyncio.get_running_loop()
+        backoff, look_at = Backoff(loop.time()), loop.time() + HEALTH_EVERY_S
+        trouble: str | None = None
         while True:
             await asyncio.sleep(BROKER_POLL_S)
-            code = self._running_broker().exit_code()
-            if code is None:
+            broker = self._running_broker()
+            code = broker.exit_code()
+            if code is None and loop.time() >= look_at:
+                trouble = await self._trouble(broker, trouble)
+                look_at = loop.time() + HEALTH_EVERY_S
+            if code is None and (trouble is None or not _has_room(broker)):
                 continue
-            self._count_restart(f"the broker ended unexpectedly ({code})")
-            await self._start_broker()
-            self._write_connection_file()
+            what = f"the broker ended unexpectedly ({code})" if code is not None else "the broker cannot store anything"
+            await self._restart_broker(what, backoff)
+            trouble = None
 
-    async def _tend_child(self, child: Child, configure: Callable[[], Awaitable[None]]) -> None:
+    async def _trouble(self, broker: Broker, before: str | None) -> str | None:
+        """Ask the broker how it is, and say so when it can write no more: it stays so until it is started again."""
+        trouble = await broker_trouble(broker.monitor_url)
+        if trouble is None or "write error" not in trouble:
+            return None
+        if trouble != before:
+            self._say(
+                f"the broker cannot store anything: {trouble}. Nothing acknowledged is lost; make room on the disk"
+            )
+        return trouble
+
+    async def _restart_broker(self, what: str, backoff: Backoff) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            wait_s = backoff.ended(loop.time())
+            self._restarts.ended(what, loop.time(), wait_s)
+            await asyncio.sleep(wait_s)
+            await self._running_broker().stop_async(BROKER_PATIENCE_S)
+            try:
+                await self._start_broker()
+            except StreamsLostError:
+                raise
+            except ServiceError as error:
+                what = str(error)
+                continue
+            return
+
+    async def _tend_child(self, child: Child, configure: Callable[[Child], Awaitable[None]]) -> None:
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(loop.time())
         while True:
             await child.wait()
             if self._stopping:
                 await asyncio.Event().wait()
-            error = child.ended_early()
-            self._count_restart(str(error))
-            await asyncio.sleep(RESTART_WAIT_S)
+            wait_s = backoff.ended(loop.time())
+            self._restarts.ended(str(child.ended_early()), loop.time(), wait_s)
+            await asyncio.sleep(wait_s)
             child.start()
-            await configure()
+            try:
+                await configure(child)
+            except ServiceError:
+                continue  # it ended again, at once: told of in the next round
             self._write_connection_file()
 
-    def _count_restart(self, what: str) -> None:
-        now = asyncio.get_running_loop().time()
-        if len(self._restarts) == RESTARTS_MAX_COUNT and now - self._restarts[0] < RESTARTS_WINDOW_S:
-            raise ServiceError(
-                f"{what}\nIt is the {RESTARTS_MAX_COUNT + 1}th end within {RESTARTS_WINDOW_S:g} s; giving up."
-            )
-        self._restarts.append(now)
-        first, _, details = what.partition("\n")
-        self._say(f"{first}; starting it again\n{details}" if details else f"{first}; starting it again")
+
+def _has_room(broker: Broker) -> bool:
+    try:
+        return shutil.disk_usage(broker.folder).free >= ROOM_MIN_BYTES
+    except OSError:
+        return False

@@ -21,6 +21,7 @@ from runfold.replay.verify import verify
 from runfold.sources import live_history
 from support.commands import Commands
 from support.scripts import TRAINING
+from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -117,9 +118,12 @@ async def test_runs_wait_for_room_and_say_so(user: Commands) -> None:
         await client.submit(waiting)
         await client.submit(after)
         async with follow_run(client, str(after.id)) as following:
-            while (status := await client.status(str(after.id))) is None or not status.waiting:
-                await asyncio.sleep(0.05)
-            assert status.state == "scheduling"
+
+            async def is_waiting() -> bool:
+                status = await client.status(str(after.id))
+                return status is not None and status.state == "scheduling" and bool(status.waiting)
+
+            await until(is_waiting, RUN_TIMEOUT_S)
             await client.request(str(waiting.id), AbortRun(id=new_request_id(), reason="make room"))
             state = await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
     assert name(state) == "finished"

@@ -16,6 +16,8 @@ from support.commands import Commands
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Function = Callable[..., object]
+
 
 def trainer(
     data: Path, function: Callable[..., object] | str, *, workers: int = 2, **config: object

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -15,11 +15,16 @@ from runfold.locate import find
 from runfold.service import Plan, Service
 from runfold.up import serve
 
+CONTROLLERS_MAX_COUNT: Final = 16
+
 SlotsOption = Annotated[
     int | None,
     typer.Option("--slots", metavar="N", help="Ranks of one CPU that fit; default: the CPUs.", show_default=False),
 ]
 NodeOption = Annotated[str, typer.Option("--node", metavar="NAME", help="What this machine is called in logs.")]
+ControllersOption = Annotated[
+    int, typer.Option("--controllers", metavar="N", help="How many controllers share the runs.", show_default=True)
+]
 PoolOption = Annotated[str, typer.Option("--pool", metavar="NAME", help="The pool of this machine.")]
 
 
@@ -27,6 +32,7 @@ def command(
     slots: SlotsOption = None,
     node: NodeOption = "local",
     pool: PoolOption = "local",
+    controllers: ControllersOption = 1,
     output: OutputOption = "text",
     data: DataOption = None,
 ) -> None:
@@ -36,8 +42,17 @@ def command(
     """
     if slots is not None and slots < 1:
         raise UsageError(f"--slots: must be at least 1, not {slots}")
+    if not 1 <= controllers <= CONTROLLERS_MAX_COUNT:
+        raise UsageError(f"--controllers: must be 1 to {CONTROLLERS_MAX_COUNT}, not {controllers}")
     where = find(data)
-    plan = Plan(where.data_dir, where.settings.namespace, slots=slots or os.cpu_count() or 1, node=node, pool=pool)
+    plan = Plan(
+        where.data_dir,
+        where.settings.namespace,
+        slots=slots or os.cpu_count() or 1,
+        node=node,
+        pool=pool,
+        controllers_count=controllers,
+    )
 
     def ready(service: Service) -> None:
         if output == "json":

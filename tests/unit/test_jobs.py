@@ -1,0 +1,92 @@
+"""Making a job of what was typed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from runfold.errors import UsageError
+from runfold.events.job import RUN_ID
+from runfold.ids import new_run_id
+from runfold.jobs import job_from
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        ("examples/digits.py:train", "digits"),
+        ("/abs/My File.py:train", "My File"),
+        ("examples.digits:train", "digits"),
+        ("digits:train", "digits"),
+    ],
+)
+def test_a_run_is_named_after_where_its_code_stands(target: str, name: str) -> None:
+    job = job_from(target)
+    assert job.name == name
+    assert RUN_ID.fullmatch(str(job.id))
+
+
+@pytest.mark.parametrize("name", ["digits", "My Run!", "", "-", "ä", "x" * 200, "--a--", "job"])
+def test_every_name_makes_a_legal_id_of_its_own(name: str) -> None:
+    first, second = new_run_id(name), new_run_id(name)
+    assert first != second
+    assert RUN_ID.fullmatch(first)
+    assert not re.fullmatch(r"job-[0-9]+", first)
+
+
+def test_settings_are_written_by_their_path_and_read_as_json_or_text() -> None:
+    settings = ["failure.max_failures=3", "config.lr=0.1", "config.name=big model", 'config.list=[1,"a"]', "env.A=1=2"]
+    job = job_from("a.py:f", workers=2, settings=settings)
+    assert job.failure.max_failures == 3
+    assert job.config == {"lr": 0.1, "name": "big model", "list": [1, "a"]}
+    assert job.env == {"A": "1=2"}
+    assert job.scaling.num_workers == 2
+
+
+def test_what_was_set_last_counts_and_options_weigh_more_than_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('entrypoint = "a.py:f"\nid = "mine"\n[scaling]\nnum_workers = 5\n', encoding="utf-8")
+    assert job_from(str(file)).scaling.num_workers == 5
+    assert job_from(str(file)).id == "mine"
+    assert job_from(str(file), workers=2, settings=["scaling.num_workers=3"]).scaling.num_workers == 3
+
+
+def test_values_beyond_json_are_packed() -> None:
+    assert job_from("a.py:f", settings=[f"config.big={2**60}"]).config == {"big": {"int": str(2**60)}}
+
+
+def test_the_working_directory_is_only_a_default() -> None:
+    assert job_from("a.py:f", working_dir="/here").working_dir == "/here"
+    assert job_from("a.py:f", working_dir="/here", settings=["working_dir=."]).working_dir == "."
+    assert job_from("a.py:f").working_dir is None
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "said"),
+    [
+        ("nothing", [], "$.entrypoint"),
+        ("a.py:f", ["lr"], "--set lr"),
+        ("a.py:f", ["=1"], "--set =1"),
+        ("a.py:f", ["name.first=x", "name=y", "name.first=z"], "name"),
+        ("a.py:f", ["surprise=1"], "$.surprise"),
+        ("a.py:f", ["failure.max_failures=x"], "$.failure.max_failures"),
+        ("a.py:f", ["id=UPPER"], "$.id"),
+        ("a.py:f", ["pool=a b"], "$.pool"),
+        ("missing.json", [], "missing.json"),
+    ],
+)
+def test_what_is_wrong_is_named(target: str, settings: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        job_from(target, settings=settings)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["not toml", "[1]", "a = "])
+def test_a_file_that_is_no_job_is_named(tmp_path: Path, text: str) -> None:
+    for suffix in (".toml", ".json"):
+        file = tmp_path / f"job{suffix}"
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(UsageError):
+            job_from(str(file))
