@@ -35,7 +35,7 @@ from runfold.events.nats.names import Names, Role
 from runfold.events.subjects import DEFAULT_NAMESPACE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
 READY_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 10.0
@@ -103,13 +103,14 @@ class Broker:
         """Return the address with a user's credentials."""
         return with_credentials(self.server, Credentials(role.value, self.settings.password(role)))
 
-    def connection_file(self) -> ConnectionFile:
-        """Return what `connection.json` says of this broker (process ids of others are added by who starts them)."""
+    def connection_file(self, others: Mapping[str, int] | None = None) -> ConnectionFile:
+        """Return what `connection.json` says of this broker, and the process ids of `others` by role."""
         return ConnectionFile(
             url=self.url(Role.CLIENT),
             server=self.server,
             namespace=self.settings.namespace,
-            pids={"broker": self.pid},
+            monitor=self.monitor_url,
+            pids={"broker": self.pid, **(others or {})},
             roles={
                 role.value: Credentials(role.value, self.settings.password(role)) for role in _ROLES_IN_CONNECTION_FILE
             },
@@ -140,12 +141,13 @@ def start_broker(
     namespace: str = DEFAULT_NAMESPACE,
     die_with_parent: bool = False,
     ready_timeout_s: float = READY_TIMEOUT_S,
+    others: Mapping[str, int] | None = None,
 ) -> Broker:
     """Start the data directory's broker and return once it answers; write `connection.json` and `admin.json`.
 
     It blocks for some tens of milliseconds, more on a store with many messages. With `die_with_parent` (Linux)
     the kernel ends the server when the *thread* that called this ends: call it from the main thread, also in an
-    asyncio program.
+    asyncio program. `others` are the process ids that `connection.json` names beside the broker's.
 
     Raises:
         StoreLocked: another server uses the store; the error holds its process id.
@@ -162,7 +164,7 @@ def start_broker(
     finally:
         # The server holds its own copy: the lock lasts as long as the server, not as long as we do.
         os.close(lock)
-    write_private(data_dir / CONNECTION_FILE, broker.connection_file())
+    write_private(data_dir / CONNECTION_FILE, broker.connection_file(others))
     write_private(data_dir / ADMIN_FILE, AdminFile(url=broker.url(Role.ADMIN), namespace=namespace))
     return broker
 

@@ -29,12 +29,14 @@ class Credentials(msgspec.Struct, frozen=True):
 class ConnectionFile(msgspec.Struct, frozen=True, kw_only=True):
     """What `connection.json` says.
 
-    `url` holds the client's credentials; the others' stand by role, for the processes of the service.
+    `url` holds the client's credentials; the others' stand by role, for the processes of the service. `monitor` is
+    where the broker tells of its health.
     """
 
     url: str
     server: str
     namespace: str = DEFAULT_NAMESPACE
+    monitor: str = ""
     pids: dict[str, int] = {}
     roles: dict[str, Credentials] = {}
 
