@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import unquote, urlsplit
 
 from nats.aio.client import Client
 from nats.errors import (
@@ -254,6 +255,7 @@ class Connection:
 
     async def open(self, url: str, pending_max_bytes: int) -> None:
         """Connect for the first time, without a limit of its own."""
+        user, password, token = _credentials(url)
         await self._raw_client.connect(
             url,
             name=self.name,
@@ -269,8 +271,21 @@ class Connection:
             disconnected_cb=self.lost,
             reconnected_cb=self.found,
             closed_cb=self.ended,
+            user=user,
+            password=password,
+            token=token,
         )
         self._up.set()
+
+
+def _credentials(url: str) -> tuple[str | None, str | None, str | None]:
+    """Return user, password and token in an address, unquoted: nats-py would send them as they stand."""
+    parts = urlsplit(url.partition(",")[0])
+    if parts.username is None:
+        return None, None, None
+    if parts.password is None:
+        return None, None, unquote(parts.username)
+    return unquote(parts.username), unquote(parts.password), None
 
 
 async def connect(

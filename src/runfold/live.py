@@ -71,7 +71,10 @@ class LiveProgress:
         self._state = state
         now = self._heard_at_s = time.monotonic()
         self._reported.extend(now for item in entry.inputs if isinstance(item, Reported))
-        for line in decided_lines(entry):
+        lines = list(decided_lines(entry))
+        if lines:
+            self._live.refresh()  # what stands below must not be older than what scrolls by
+        for line in lines:
             self._console.print(Text(str(line), style=_STYLES.get(line.about, "")))
 
     def beat(self, beat: RunnerBeat) -> None:

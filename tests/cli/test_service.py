@@ -166,8 +166,10 @@ def test_a_context_of_the_nats_program_finds_it_too(user: Commands) -> None:
     contexts = user.folder / "config" / "nats" / "context"
     contexts.mkdir(parents=True)
     (contexts / "here.json").write_text(json.dumps({"url": connection["url"]}))
+    user.ok("submit", "jobs.py:ok", "--context", "here")
     assert json.loads(user.ok("ls", "--context", "here", "-o", "json").out)
-    assert json.loads(user.ok("ls", "--server", connection["url"], "-o", "json").out)
+    quoted = connection["url"].replace("client:", "clien%74:")
+    assert json.loads(user.ok("ls", "--server", quoted, "-o", "json").out)
 
 
 def test_the_examples_publish_jobs(user: Commands) -> None:
