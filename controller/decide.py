@@ -41,19 +41,23 @@ def decide(state: AnyState, inputs: Sequence[AnyInput], t: float, policies: Poli
 
 
 def settle(
-    state: AnyState, inputs: Sequence[AnyInput], t: float, policies: Policies = DEFAULT
+    state: AnyState,
+    inputs: Sequence[AnyInput],
+    t: float,
+    policies: Policies = DEFAULT,
+    cursor: tuple[str, int] | None = None,
 ) -> tuple[Decision, RunState]:
-    """Decide, and return the state it comes to rest in as well: that of the fold, but for what only an entry knows.
+    """Decide, and return the state it comes to rest in as well.
 
-    An entry's cursor and, in entry 0, the time of acceptance are not in it.
+    It is that of the fold of the entry with this `cursor`; of entry 0 only the time of acceptance is missing.
     """
     decided: list[AnyTransition] = []
     if not isinstance(state, RunState):
         accepted = _accept(state, inputs)
         decided.append(accepted)
-        state = observe_all(evolve(state, accepted, Moment(n=0, t=t)), inputs, n=0, t=t)
+        state = observe_all(evolve(state, accepted, Moment(n=0, t=t)), inputs, n=0, t=t, cursor=cursor)
     else:
-        state = observe_all(state, inputs, n=state.n + 1, t=max(t, state.t))
+        state = observe_all(state, inputs, n=state.n + 1, t=max(t, state.t), cursor=cursor)
     for _ in range(DECIDE_ROUNDS_MAX_COUNT):
         step = _next_step(state, policies)
         if not step:

@@ -95,20 +95,29 @@ def render_verify(report: VerifyReport, look: Look = PLAIN) -> Iterator[str]:
             more = f"{decider} wrote this and now decides otherwise, which must not be"
         case "would_differ":
             what = look.paint("would now decide differently", "bold", "yellow")
+            intended = len(report.divergences) - len(report.unintended)
             more = f"{decider} on {len(report.divergences)} of {report.checked} entries that another decider wrote"
+            more += f", {intended} of them intended" if intended else ""
         case "stopped":
             what = look.paint("stopped", "bold", "red")
             more = f"after {report.checked} of {report.entries} entries: {safe(report.stopped_by)}"
         case _:
             assert_never(report.outcome)
     yield f"{safe(report.run)}: {what}: {more}"
-    if report.first is not None:
-        yield from _divergence(report.first, look)
-    for other in report.divergences[1:]:
-        yield f"  also entry {other.n} at {other.t:.3f} s"
+    shown = next(iter(report.unintended), None) or report.first
+    if shown is not None:
+        yield from _divergence(shown, look)
+    for other in report.divergences:
+        if other is not shown:
+            meant = f": intended, {safe(other.intended)}" if other.intended else ""
+            yield f"  also entry {other.n} at {other.t:.3f} s{meant}"
+    for item in report.unneeded:
+        yield f"  entry {item.entry} is listed as an intended difference and decided alike: take it off the list"
 
 
 def _divergence(divergence: Divergence, look: Look) -> Iterator[str]:
+    if divergence.intended:
+        yield f"  intended: {safe(divergence.intended)}"
     yield f"  entry {divergence.n} at {divergence.t:.3f} s, from its transition {divergence.place} on:"
     for name, decided in (("recorded", divergence.recorded), ("now", divergence.now)):
         rest = decided[divergence.place :]

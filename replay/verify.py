@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
-from runfold.controller.decide import decide
+from runfold.controller.decide import settle
 from runfold.controller.decision import Unsettled
 from runfold.controller.policies import DEFAULT, Policies
 from runfold.events.base import Document
@@ -17,7 +19,8 @@ from runfold.events.entry import Entry, unknown_kinds
 from runfold.events.fold import fold
 from runfold.events.state import AnyState, RunState, Unborn
 from runfold.events.transitions import AnyTransition, ControllerChanged, RunAccepted
-from runfold.replay.history import History
+from runfold.replay.history import History, Link
+from runfold.replay.intended import Intended
 from runfold.replay.words import kind_of, transition_words
 
 DIVERGENCES_MAX_COUNT: Final = 100
@@ -35,7 +38,10 @@ class Decided(Document, frozen=True, kw_only=True):
 
 
 class Divergence(Document, frozen=True, kw_only=True):
-    """An entry on whose inputs something else is decided now. `place`: the first transition that differs."""
+    """An entry on whose inputs something else is decided now. `place`: the first transition that differs.
+
+    `intended`: why another decider is meant to, as the log's list of intended differences says.
+    """
 
     n: int
     t: float
@@ -43,6 +49,7 @@ class Divergence(Document, frozen=True, kw_only=True):
     recorded: tuple[Decided, ...]
     now: tuple[Decided, ...]
     by: Decider | None
+    intended: str = ""
 
 
 class VerifyReport(Document, frozen=True, kw_only=True):
@@ -50,7 +57,8 @@ class VerifyReport(Document, frozen=True, kw_only=True):
 
     `agrees`: everything was decided alike. `diverges`: the decider that wrote the entry decides otherwise now, which
     must not be. `would_differ`: another decider than the one that wrote it does; what it would do is listed.
-    `stopped`: the log could not be followed to its end; `stopped_by` says why.
+    `stopped`: the log could not be followed to its end; `stopped_by` says why. `unneeded`: differences that were
+    intended and do not show: the list is to be shortened.
     """
 
     run: str
@@ -61,15 +69,21 @@ class VerifyReport(Document, frozen=True, kw_only=True):
     decider: Decider
     divergences: tuple[Divergence, ...]
     stopped_by: str = ""
+    unneeded: tuple[Intended, ...] = ()
 
     @property
     def first(self) -> Divergence | None:
         """The first entry on which another decision was made."""
         return self.divergences[0] if self.divergences else None
 
+    @property
+    def unintended(self) -> tuple[Divergence, ...]:
+        """The entries on which another decision was made that nobody meant."""
+        return tuple(one for one in self.divergences if not one.intended)
+
     def exit_code(self, *, strict: bool = False) -> int:
-        """Return 1 for what must not be; `strict` counts another decider's differences as well."""
-        return 1 if self.outcome in ("diverges", "stopped") or (strict and self.divergences) else 0
+        """Return 1 for what must not be; `strict` counts another decider's differences that are not intended too."""
+        return 1 if self.outcome in ("diverges", "stopped") or (strict and (self.unintended or self.unneeded)) else 0
 
 
 def present_decider(policies: Policies = DEFAULT) -> Decider:
@@ -77,46 +91,82 @@ def present_decider(policies: Policies = DEFAULT) -> Decider:
     return Decider(version=version("runfold"), policies=policies.names)
 
 
-def verify(history: History, policies: Policies = DEFAULT, decider: Decider | None = None) -> VerifyReport:
+def verify(
+    history: History,
+    policies: Policies = DEFAULT,
+    decider: Decider | None = None,
+    intended: Sequence[Intended] = (),
+) -> VerifyReport:
     """Decide again on every entry's inputs and compare; `decider` names who decides now (None: `present_decider`).
 
-    Stops at the first divergence of the same decider. Raises `CannotRead` when there is no entry.
+    `intended` are the differences that another decider is meant to show. Stops at the first divergence of the same
+    decider. Raises `CannotRead` when there is no entry.
     """
     head = history.head
-    decider = decider or present_decider(policies)
-    state: RunState | None = None
-    wrote: Decider | None = None
-    found: list[Divergence] = []
-    checked, stopped = 0, history.trouble
-    diverged = False
-    for link in history.links:
-        entry = link.entry
-        wrote = _decider(entry) or wrote
-        try:
-            now = decide(_before(state, entry), entry.inputs, entry.t, policies).transitions
-            state = fold(state, entry)
-        except (IllegalEdge, Unsettled, ValueError, LookupError) as error:
-            stopped = f"entry {entry.n} cannot be followed: {error}"
-            break
-        checked += 1
-        if now != entry.transitions:
-            if unknown := unknown_kinds(link.data):
-                stopped = f"entry {entry.n} holds {unknown[0].known_as!r}, which this version does not know"
-                break
-            found.append(_divergence(entry, now, wrote))
-            diverged = wrote == decider
-            if diverged or len(found) >= DIVERGENCES_MAX_COUNT:
-                break
+    again = _Again(policies, decider or present_decider(policies), {item.entry: item.reason for item in intended})
+    again.follow(history)
+    stopped = again.stopped or history.trouble
+    diverged = {one.n for one in again.found}
     return VerifyReport(
         run=history.run,
         target=history.target,
-        outcome="diverges" if diverged else "stopped" if stopped else "would_differ" if found else "agrees",
-        checked=checked,
+        outcome="diverges" if again.diverged else "stopped" if stopped else "would_differ" if again.found else "agrees",
+        checked=again.checked,
         entries=head.n + 1,
-        decider=decider,
-        divergences=tuple(found),
+        decider=again.decider,
+        divergences=tuple(again.found),
         stopped_by=stopped,
+        unneeded=tuple(item for item in intended if item.entry < again.checked and item.entry not in diverged),
     )
+
+
+class _Again:
+    """Deciding again, entry by entry. `wrote` is who decided the entry being looked at."""
+
+    def __init__(self, policies: Policies, decider: Decider, intended: Mapping[int, str]) -> None:
+        self.policies = policies
+        self.decider = decider
+        self.intended = intended
+        self.state: RunState | None = None
+        self.wrote: Decider | None = None
+        self.found: list[Divergence] = []
+        self.checked = 0
+        self.stopped = ""
+        self.diverged = False
+
+    def follow(self, history: History) -> None:
+        """Decide on every entry, as far as the log can be followed."""
+        for link in history.links:
+            try:
+                differs = self._differs(link.entry)
+            except (IllegalEdge, Unsettled, ValueError, LookupError) as error:
+                self.stopped = f"entry {link.entry.n} cannot be followed: {error}"
+                return
+            self.checked += 1
+            if differs is not None and not self._note(link, differs):
+                return
+
+    def _differs(self, entry: Entry) -> tuple[AnyTransition, ...] | None:
+        """Return what is decided now, if it is not what was; go on as the log does."""
+        self.wrote = _decider(entry) or self.wrote
+        decision, settled = settle(before(self.state, entry), entry.inputs, entry.t, self.policies, entry.cursor)
+        if decision.transitions == entry.transitions:
+            # What was decided alike has folded alike, which need not be done again.
+            self.state = settled if self.state is not None else replace(settled, accepted_at=entry.at)
+            return None
+        self.state = fold(self.state, entry)
+        return decision.transitions
+
+    def _note(self, link: Link, now: tuple[AnyTransition, ...]) -> bool:
+        """Remember a difference; return whether to go on."""
+        if unknown := unknown_kinds(link.data):
+            self.checked -= 1
+            self.stopped = f"entry {link.entry.n} holds {unknown[0].known_as!r}, which this version does not know"
+            return False
+        self.diverged = self.wrote == self.decider
+        reason = "" if self.diverged else self.intended.get(link.entry.n, "")
+        self.found.append(_divergence(link.entry, now, self.wrote, reason))
+        return not self.diverged and len(self.found) < DIVERGENCES_MAX_COUNT
 
 
 def _decider(entry: Entry) -> Decider | None:
@@ -127,7 +177,7 @@ def _decider(entry: Entry) -> Decider | None:
     return None
 
 
-def _before(state: RunState | None, entry: Entry) -> AnyState:
+def before(state: RunState | None, entry: Entry) -> AnyState:
     """Return the state an entry was decided on; entry 0's is the job that it accepts."""
     if state is not None:
         return state
@@ -137,7 +187,7 @@ def _before(state: RunState | None, entry: Entry) -> AnyState:
     raise ValueError("entry 0 accepts no run")
 
 
-def _divergence(entry: Entry, now: tuple[AnyTransition, ...], by: Decider | None) -> Divergence:
+def _divergence(entry: Entry, now: tuple[AnyTransition, ...], by: Decider | None, intended: str) -> Divergence:
     place = next(
         (k for k, (old, new) in enumerate(zip(entry.transitions, now, strict=False)) if old != new),
         min(len(entry.transitions), len(now)),
@@ -146,13 +196,15 @@ def _divergence(entry: Entry, now: tuple[AnyTransition, ...], by: Decider | None
         n=entry.n,
         t=entry.t,
         place=place,
-        recorded=tuple(map(_decided, entry.transitions)),
-        now=tuple(map(_decided, now)),
+        recorded=tuple(map(in_words, entry.transitions)),
+        now=tuple(map(in_words, now)),
         by=by,
+        intended=intended,
     )
 
 
-def _decided(item: AnyTransition) -> Decided:
+def in_words(item: AnyTransition) -> Decided:
+    """Return a decision in words."""
     return Decided(kind=kind_of(item), what=transition_words(item) or _edge(item), reason=item.reason, whole=item)
 
 
