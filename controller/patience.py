@@ -39,7 +39,7 @@ class Patience:
             except (LogUnavailable, LogFull, Unavailable) as error:
                 if self.over:
                     raise GaveUp(f"{self.who}: {error}") from error
-                if not retry_s:
+                if retry_s == RETRY_MIN_S:  # one answer that is lost is nothing to speak of
                     _log.warning("%s: waits for the broker, nothing is decided meanwhile: %s", self.who, shown(error))
                 retry_s = min(max(2 * retry_s, RETRY_MIN_S), RETRY_MAX_S)
                 await asyncio.sleep(retry_s)

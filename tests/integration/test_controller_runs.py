@@ -15,13 +15,9 @@ from runfold.events.conclusions import ControllerStarted
 from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.facts import (
     FactMessage,
-    Placed,
     RankFailed,
-    RankReturned,
-    RankStarted,
     Released,
     Reported,
-    RunnerReady,
 )
 from runfold.events.job import Job
 from runfold.events.nats.api import Api
@@ -31,43 +27,8 @@ from runfold.events.nats.names import Role
 from runfold.events.requests import AbortRun
 from support.broker import BrokerForTest
 from support.controller import Observer, Voice, controller
+from support.groups import RUN, Group
 from support.waiting import until
-
-RUN = "digits-1"
-
-
-class Group:
-    """A supervisor and a runner of two ranks, over the broker."""
-
-    def __init__(self, workers: Connection, observer: Observer, run: str = RUN) -> None:
-        self.run = run
-        self.observer = observer
-        self.pool = Voice(workers, observer, run, "pool-local")
-        self.runner = Voice(workers, observer, run, "local")
-
-    async def trains(self) -> None:
-        """Bring the run to RUNNING."""
-        await self.pool.join("p1")
-        await self.pool.say(self.pool.next(Placed, places=[{"node": "local", "slots": 2}]))
-        await self.runner.join("r1")
-        await self.runner.say(self.runner.next(RunnerReady, node="local", addr="127.0.0.1", port=4000))
-        await self.starts(1)
-
-    async def starts(self, attempt: int) -> None:
-        """Start both ranks of an attempt."""
-        await self.observer.assignment(self.run, lambda now: (now.want, now.attempt) == ("train", attempt))
-        ranks = [self.runner.next(RankStarted, attempt, rank=r, life=1, pid=9, next_port=4001) for r in (0, 1)]
-        await self.runner.say(*ranks, attempt=attempt)
-        await self.observer.status(self.run, lambda now: (now.state, now.attempt) == ("running", attempt))
-
-    async def finishes(self, attempt: int = 1) -> None:
-        """Return, release, end."""
-        ranks = [self.runner.next(RankReturned, attempt, rank=r, life=1, reports=0) for r in (0, 1)]
-        await self.runner.say(*ranks, attempt=attempt)
-        await self.observer.assignment(self.run, lambda now: now.want == "stop")
-        await self.pool.say(self.pool.next(Released, attempt), attempt=attempt)
-        await self.observer.assignment(self.run, lambda now: now.want == "gone")
-        assert (await self.observer.status(self.run, lambda now: now.terminal)).state == "finished"
 
 
 @pytest_asyncio.fixture
