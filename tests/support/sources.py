@@ -99,8 +99,8 @@ def _under_link(path: Path) -> bool:
 
 @cache
 def everything() -> tuple[Source, ...]:
-    """Production code, tests, examples and benchmarks."""
-    return production() + tuple(_read(path) for path in _python_files("tests", "examples", "benchmarks"))
+    """Production code, tests, examples, benchmarks, and what makes the documents."""
+    return production() + tuple(_read(path) for path in _python_files("tests", "examples", "benchmarks", "docs"))
 
 
 @cache
