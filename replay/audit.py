@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from runfold.events.base import Document
+from runfold.replay.finding import Evidence, Finding, Rule
 from runfold.replay.history import History
-from runfold.replay.rules import RULES, Finding, Rule
+from runfold.replay.rules import RULES
+from runfold.replay.walk import walk
 
 FINDINGS_OF_A_RULE_MAX_COUNT: Final = 100
 
@@ -22,7 +26,10 @@ class RuleResult(Document, frozen=True, kw_only=True):
 
 
 class AuditReport(Document, frozen=True, kw_only=True):
-    """What was found; at most `FINDINGS_OF_A_RULE_MAX_COUNT` findings of a rule stand here, all are counted."""
+    """What was found; at most `FINDINGS_OF_A_RULE_MAX_COUNT` findings of a rule stand here, all are counted.
+
+    `dropped` counts the voices that changed nothing, which is as it should be: stale, foreign, malformed.
+    """
 
     run: str
     target: str
@@ -30,6 +37,7 @@ class AuditReport(Document, frozen=True, kw_only=True):
     head: str
     rules: tuple[RuleResult, ...]
     findings: tuple[Finding, ...]
+    dropped: dict[str, int] = {}
 
     @property
     def clean(self) -> bool:
@@ -39,11 +47,13 @@ class AuditReport(Document, frozen=True, kw_only=True):
 
 def audit(history: History, rules: Sequence[Rule] = RULES) -> AuditReport:
     """Return what a history breaks of the rules. Never raises: what cannot be read is a finding."""
+    found, state = walk(history)
+    evidence = Evidence(history, found)
     results: list[RuleResult] = []
     findings: list[Finding] = []
     for rule in rules:
         broken = 0
-        for broken, finding in enumerate(rule.check(history), start=1):
+        for broken, finding in enumerate(rule.check(evidence), start=1):
             if broken <= FINDINGS_OF_A_RULE_MAX_COUNT:
                 findings.append(finding)
         results.append(RuleResult(id=rule.id, meaning=rule.meaning, advice=rule.advice, broken=broken))
@@ -54,4 +64,5 @@ def audit(history: History, rules: Sequence[Rule] = RULES) -> AuditReport:
         head=history.links[-1].hash if history.links else "",
         rules=tuple(results),
         findings=tuple(findings),
+        dropped={} if state is None else msgspec.structs.asdict(state.dropped),
     )

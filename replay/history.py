@@ -15,6 +15,7 @@ import msgspec
 from runfold.events.base import Value
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry
 from runfold.events.limits import ENTRY_MAX_BYTES
+from runfold.events.state import RunState
 from runfold.events.transitions import EndName, StateName
 from runfold.replay.errors import CannotRead
 
@@ -76,6 +77,15 @@ class KnownHead(Value, frozen=True, kw_only=True):
     head: Head
 
 
+class KnownSnapshot(Value, frozen=True, kw_only=True):
+    """A state kept outside the entries, as of entry `n` with that hash, so that a take-over need not fold all."""
+
+    kept_by: str
+    n: int
+    hash: str
+    state: RunState
+
+
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What was read of a run, believed (`links`) and not (`strays`, `damages`)."""
 
@@ -86,6 +96,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     strays: tuple[Stray, ...] = ()
     damages: tuple[Damage, ...] = ()
     heads: tuple[KnownHead, ...] = ()
+    snapshots: tuple[KnownSnapshot, ...] = ()
 
     def __repr__(self) -> str:
         # asyncio puts the result of what it ran into words: those of a long log would take seconds.
@@ -116,6 +127,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     def with_heads(self, *heads: KnownHead) -> History:
         """Return this history knowing further heads, as kept by the assignment and the status."""
         return msgspec.structs.replace(self, heads=(*self.heads, *heads))
+
+    def with_snapshots(self, *snapshots: KnownSnapshot) -> History:
+        """Return this history knowing states of it that were kept elsewhere."""
+        return msgspec.structs.replace(self, snapshots=(*self.snapshots, *snapshots))
 
 
 def end_name(state: StateName) -> EndName | None:

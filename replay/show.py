@@ -136,7 +136,10 @@ def render_audit(report: AuditReport, look: Look = PLAIN) -> Iterator[str]:
     broken = [rule for rule in report.rules if rule.broken]
     if not broken:
         clean = look.paint("clean", "bold", "green")
-        yield f"{name}: {clean}: {report.entries} entries, head {report.head[:12]}, {len(report.rules)} rules kept"
+        voices = ", ".join(f"{count} {kind}" for kind, count in report.dropped.items() if count)
+        rest = f"; voices that changed nothing: {voices}" if voices else ""
+        kept = f"{len(report.rules)} rules kept"
+        yield f"{name}: {clean}: {report.entries} entries, head {report.head[:12]}, {kept}{rest}"
         return
     total = sum(rule.broken for rule in broken)
     what = look.paint(f"{total} finding{'' if total == 1 else 's'}", "bold", "red")

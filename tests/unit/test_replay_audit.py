@@ -90,7 +90,7 @@ def test_sound_runs_are_clean(lines: list[bytes]) -> None:
         ("attempts", 11, with_transition(AttemptStarted, attempt=3)),
         ("single-writer", 5, with_fields(by="ctl-b2")),
         ("single-writer", 5, with_fields(epoch=2)),
-        ("single-writer", 0, with_transition(ControllerChanged, epoch=2)),
+        ("epochs", 0, with_transition(ControllerChanged, epoch=2)),
         ("budgets", 11, with_transition(FailureDecided, spent=2)),
         ("budgets", 11, again(FailureDecided)),
         ("budgets", 11, with_transition(FailureDecided, limit=0)),
