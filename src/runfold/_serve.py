@@ -100,4 +100,7 @@ async def _until_told(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    logging.shutdown()
+    # Everything was closed in order; to take the interpreter down piece by piece would only take time.
+    os._exit(code)

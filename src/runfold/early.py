@@ -1,20 +1,32 @@
-"""Starting a one-shot run's children before anything heavy is loaded here: they load while we do."""
+"""Starting a one-shot run's processes before anything heavy is loaded here: they start and load while we do."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runfold.children import Children
-from runfold.errors import UsageError
+from runfold.errors import ServiceError, UsageError
+from runfold.events.nats.broker import start_broker
+from runfold.events.nats.errors import BrokerStartFailed
 from runfold.locate import ONCE_FOLDER
 
 if TYPE_CHECKING:
     from runfold.events.job import Job
+    from runfold.events.nats.broker import Broker
     from runfold.locate import Where
 
 
-def start_early(where: Where, job: Job) -> Children:
-    """Start controller and supervisor in a directory of the run's own; whoever gets them runs them, and removes it."""
+@dataclass(frozen=True, slots=True)
+class Early:
+    """Started, and not yet told what to do. Whoever gets them runs them, stops them, and removes their directory."""
+
+    children: Children
+    broker: Broker
+
+
+def start_early(where: Where, job: Job) -> Early:
+    """Start broker, controller and supervisor in a directory of the run's own."""
     folder = where.data_dir / ONCE_FOLDER / str(job.id)
     try:
         folder.mkdir(parents=True)
@@ -24,4 +36,8 @@ def start_early(where: Where, job: Job) -> Children:
         ) from None
     children = Children(folder)
     children.start()
-    return children
+    try:
+        return Early(children, start_broker(folder, namespace=where.settings.namespace, die_with_parent=True))
+    except BrokerStartFailed as error:
+        # The children end by themselves: they were told nothing, and their pipes close with us.
+        raise ServiceError(str(error)) from error

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import TypeVar
 
-    from runfold.children import Children
     from runfold.client import Receipt
+    from runfold.early import Early
     from runfold.events.job import Job
     from runfold.events.state import RunState
     from runfold.follow import Onlooker
@@ -50,7 +50,7 @@ class Order:
     """A job to be run to its end.
 
     `say` hears what a person should know beside the run's own progress. `blob` holds the pickled function that the
-    entry point names. `early` are children started before all this was loaded (`runfold.early`). `detach`: an interrupt
+    entry point names. `early` is what was started before all this was loaded (`runfold.early`). `detach`: an interrupt
     leaves the run alone, where there is a service to go on with it. `keep_returned`: fetch a large return value.
     """
 
@@ -59,7 +59,7 @@ class Order:
     onlooker: Onlooker
     say: Callable[[str], None]
     blob: bytes | None = None
-    early: Children | None = None
+    early: Early | None = None
     detach: bool = False
     keep_returned: bool = False
 
@@ -96,7 +96,7 @@ async def run_job(order: Order) -> Outcome:
 
 async def _run_once(order: Order, caught: Interrupts) -> Outcome:
     early = order.early or start_early(order.where, order.job)
-    folder = early.data_dir
+    folder = early.children.data_dir
     plan = Plan(folder, order.where.settings.namespace, slots=_slots(order.job), once=True)
     service = Service(plan, order.say, early)
     try:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
 
+    from runfold.early import Early
+
 BROKER_POLL_S: Final = 0.1
 HEALTH_EVERY_S: Final = 2.0
 ROOM_MIN_BYTES: Final = 8 * 1024**2
@@ -53,12 +55,12 @@ class Plan:
 class Service:
     """Broker, controllers, supervisor. Whoever starts it tends and stops it; `say` hears what a person should know."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None], early: Children | None = None) -> None:
+    def __init__(self, plan: Plan, say: Callable[[str], None], early: Early | None = None) -> None:
         self._plan = plan
         self._say = say
-        self._children = early or Children(plan.data_dir, plan.controllers_count)
+        self._children = early.children if early is not None else Children(plan.data_dir, plan.controllers_count)
         self._supervisor = self._children.supervisor
-        self._broker: Broker | None = None
+        self._broker: Broker | None = early.broker if early is not None else None
         self._stopping = False
         self._restarts = Restarts(say, gives_up=plan.once)
 
@@ -89,9 +91,10 @@ class Service:
         """
         try:
             # The children load what they need while the broker starts.
-            if not self._supervisor.pid:
+            if self._broker is None:
                 self._children.start()
-            await self._start_broker()
+                self._spawn_broker()
+            await self._provision()
             controllers = map(self._configure_controller, self._children.controllers)
             await asyncio.gather(*controllers, self._configure_supervisor(self._supervisor))
         except BaseException:
@@ -142,13 +145,21 @@ class Service:
             raise ServiceError("the broker is not running")
         return self._broker
 
-    async def _start_broker(self) -> None:
+    def _spawn_broker(self) -> None:
         plan = self._plan
         try:
             # Not in a thread: the kernel ends the broker with the thread that started it.
-            self._broker = broker = start_broker(
+            self._broker = start_broker(
                 plan.data_dir, namespace=plan.namespace, die_with_parent=True, others=self._other_pids()
             )
+        except BrokerStartFailed as error:
+            raise ServiceError(str(error)) from error
+        except OSError as error:
+            raise ServiceError(f"the broker was not started: {error}") from error
+
+    async def _provision(self) -> None:
+        plan, broker = self._plan, self._running_broker()
+        try:
             admin = await connect(
                 broker.url(Role.ADMIN), role=Role.ADMIN, name="runfold provisioning", names=Names(plan.namespace)
             )
@@ -161,14 +172,10 @@ class Service:
                 )
             finally:
                 await admin.close()
-        except BrokerStartFailed as error:
-            raise ServiceError(str(error)) from error
         except (StreamsMissing, StreamMismatch) as error:
             raise StreamsLostError(str(error)) from error
         except BrokerError as error:
             raise ServiceError(f"the broker was started, but cannot be used: {error}") from error
-        except OSError as error:
-            raise ServiceError(f"the broker was not started: {error}") from error
 
     async def _configure_controller(self, controller: Child) -> None:
         await controller.configure(
@@ -241,7 +248,8 @@ class Service:
             await asyncio.sleep(wait_s)
             await self._running_broker().stop_async(BROKER_PATIENCE_S)
             try:
-                await self._start_broker()
+                self._spawn_broker()
+                await self._provision()
             except StreamsLostError:
                 raise
             except ServiceError as error:

@@ -16,12 +16,12 @@ from runfold.progress import progress
 from runfold.run import Detached, Order, run_job
 
 if TYPE_CHECKING:
-    from runfold.children import Children
+    from runfold.early import Early
     from runfold.events.job import Job
     from runfold.locate import Where
 
 
-def run_and_show(where: Where, job: Job, early: Children | None, *, detach: bool, as_json: bool) -> int:
+def run_and_show(where: Where, job: Job, early: Early | None, *, detach: bool, as_json: bool) -> int:
     """Run a job to its end, show its progress and its end, and return the exit code."""
     with progress(sys.stderr if as_json else sys.stdout) as onlooker:
         order = Order(job=job, where=where, onlooker=onlooker, say=say, early=early, detach=detach)
