@@ -76,6 +76,10 @@ class Subjects:
         """Return where a pool's supervisor beats (`*`: all pools)."""
         return f"{self.namespace}.pool.{pool if pool == '*' else _token(pool)}.beat"
 
+    def logs(self, run: str = "*") -> str:
+        """Return the filter of a run's log in all its generations, or of all runs' logs."""
+        return f"{self.namespace}.run.{run if run == '*' else _token(run)}.log.*"
+
     def log(self, run: str, generation: int = 1) -> str:
         """Return the subject of a run's log."""
         return f"{self.namespace}.run.{_token(run)}.log.{_token(generation)}"
