@@ -7,16 +7,15 @@ import secrets
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit
 
-from nats.aio.client import Client
-from nats.errors import (
+from runfold.events.nats.errors import BrokerClosed, BrokerUnreachable, Unanswered
+from runfold.events.nats.files import without_credentials
+from runfold.events.nats.library import (
+    Client,
     ConnectionClosedError,
+    NatsError,
     OutboundBufferLimitError,
     SlowConsumerError,
 )
-from nats.errors import Error as NatsError
-
-from runfold.events.nats.errors import BrokerClosed, BrokerUnreachable, Unanswered
-from runfold.events.nats.files import without_credentials
 from runfold.events.nats.names import Names, Role
 
 if TYPE_CHECKING:
