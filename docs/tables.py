@@ -1,12 +1,31 @@
-"""Write the documents that are generated from the code: `python docs/tables.py`. A test compares them."""
+"""Write what the documents take from the code: `python docs/tables.py`. A test compares it.
 
+Generated are the pages of tables whole, and in the README what is printed of the demo's second run, whose recorded log
+is in tests/golden.
+"""
+
+import io
+import re
 from pathlib import Path
 
 from runfold.config import CONTEXT_VARIABLE, DATA_VARIABLE, NAMESPACE_VARIABLE, SERVER_VARIABLE
+from runfold.events.entry import Head
 from runfold.events.failures import FAILURE_KINDS
+from runfold.events.fold import fold
+from runfold.events.state import RunState
+from runfold.explain import ending_text
+from runfold.follow import Told
 from runfold.peer import INSTEAD
+from runfold.progress import PlainProgress
+from runfold.replay.history import History
+from runfold.replay.render import render_story, render_timeline
+from runfold.replay.source import load
+from runfold.replay.story import story
+from runfold.replay.timeline import timeline
 
 FOLDER = Path(__file__).parent
+README = FOLDER.parent / "README.md"
+RECORDED = FOLDER.parent / "tests" / "golden" / "golden-digits-retry.jsonl"
 
 FAILURES = """\
 # What can fail
@@ -76,8 +95,38 @@ def _marked(instead: str) -> str:
     return f"`{path}`{comma}{rest}"
 
 
-PAGES = {"failures.md": failures, "environment.md": environment}
+def watched(history: History) -> str:
+    """What `runfold run` printed of a run."""
+    out = io.StringIO()
+    progress = PlainProgress(out)
+    state: RunState | None = None
+    for link in history.links:
+        state = fold(state, link.entry)
+        progress.entry(Told(link.entry, state, Head(n=link.entry.n, hash=link.hash)))
+    return f"{out.getvalue()}\n{ending_text(state) if state is not None else ''}\n"
+
+
+def replayed(history: History) -> str:
+    """What `runfold replay` prints of it."""
+    lines = [*render_story(story(history)), "", *render_timeline(timeline(history))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def readme() -> str:
+    """The README with its two blocks of output renewed; each begins with its command."""
+    history = load(RECORDED)
+    text = README.read_text(encoding="utf-8")
+    for command, output in (("run", watched(history)), ("replay", replayed(history))):
+        block = re.compile(rf"(```text\n\$ runfold {command} [^\n]*\n\n).*?(```)", re.DOTALL)
+        found = block.search(text)
+        if found is None:
+            raise ValueError(f"README.md has no block of `runfold {command}`")
+        text = f"{text[: found.end(1)]}{output}{text[found.start(2) :]}"
+    return text
+
+
+PAGES = {FOLDER / "failures.md": failures, FOLDER / "environment.md": environment, README: readme}
 
 if __name__ == "__main__":
-    for name, page in PAGES.items():
-        (FOLDER / name).write_text(page(), encoding="utf-8")
+    for path, page in PAGES.items():
+        path.write_text(page(), encoding="utf-8")

@@ -34,7 +34,7 @@ class Line(Value, frozen=True):
     text: str
 
     def __str__(self) -> str:
-        return f"{self.t:9.3f} s  {self.about:<13} {safe(self.text)}"
+        return f"{self.t:9.3f} s  {self.about:<13} {safe(self.text)}".rstrip()
 
 
 def decided_lines(entry: Entry) -> Iterator[Line]:
