@@ -9,7 +9,7 @@ from runfold.controller.decide import decide
 from runfold.events.base import WIRE_VERSION
 from runfold.events.entry import GENESIS, AnyInput, Entry, Head, encode_entry
 from runfold.events.state import AnyState, RunState, Unborn
-from runfold.events.transitions import AnyTransition, ControllerChanged
+from runfold.events.transitions import AnyTransition, ControllerChanged, LogRestored
 
 
 class NothingAccepted(ValueError):
@@ -55,7 +55,7 @@ def draft(
 
 def _epoch(state: AnyState, transitions: Sequence[AnyTransition]) -> int:
     """The epoch that an entry begins, or else the one it belongs to."""
-    begun = [transition.epoch for transition in transitions if isinstance(transition, ControllerChanged)]
+    begun = [item.epoch for item in transitions if isinstance(item, ControllerChanged | LogRestored)]
     if begun:
         return begun[-1]
     if isinstance(state, Unborn):

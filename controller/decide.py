@@ -17,14 +17,14 @@ from runfold.events.conclusions import JobTaken
 from runfold.events.evolve import evolve
 from runfold.events.observe import observe_all
 from runfold.events.state import RunState
-from runfold.events.transitions import ControllerChanged, RunAccepted
+from runfold.events.transitions import ControllerChanged, LogRestored, RunAccepted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runfold.controller.policies import Policies
     from runfold.events.entry import AnyInput
-    from runfold.events.state import AnyState, TakeOver, Unborn
+    from runfold.events.state import AnyState, Restoring, TakeOver, Unborn
     from runfold.events.transitions import AnyTransition
 
 DECIDE_ROUNDS_MAX_COUNT: Final = 2048
@@ -70,6 +70,8 @@ def settle(
 
 def _next_step(state: RunState, policies: Policies) -> Sequence[AnyTransition]:
     """Return what is to be done first: who decides, what was asked, what was learned, and then the state's own step."""
+    if state.restoring is not None:
+        return (_restored(state, state.restoring),)
     if state.terminal:
         return ()
     if state.taking_over is not None:
@@ -90,6 +92,17 @@ def _accept(unborn: Unborn, inputs: Sequence[AnyInput]) -> RunAccepted:
         warnings=taken[1].warnings if taken is not None else (),
         cause=Cause(input=taken[0] if taken is not None else 0),
         reason=f"{who} asked for {job.entrypoint} on {size}",
+    )
+
+
+def _restored(state: RunState, found: Restoring) -> LogRestored:
+    return LogRestored(
+        generation=found.generation,
+        source=found.source,
+        epoch=found.epoch,
+        by=found.by,
+        cause=relative(found.cause, state.n),
+        reason=f"the log was damaged: restored from {found.source} as generation {found.generation}",
     )
 
 

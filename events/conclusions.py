@@ -71,6 +71,19 @@ class ProgressStopped(Conclusion, frozen=True, kw_only=True):
     attempt: int = 0
 
 
+class LogCopied(Conclusion, frozen=True, kw_only=True):
+    """The entries up to here were verified and copied from `source` into another generation of the log.
+
+    `epoch` is above every epoch that anything kept elsewhere names: what was shown of entries that are lost counts no
+    more. `by`: who writes the entry that says so, and no other.
+    """
+
+    generation: int
+    source: str
+    epoch: int
+    by: str
+
+
 class MessageMalformed(Conclusion, frozen=True, kw_only=True):
     """A message on one of the run's inbox subjects could not be read; counted, and ignored otherwise."""
 
@@ -80,4 +93,6 @@ class MessageMalformed(Conclusion, frozen=True, kw_only=True):
     origin: Origin | None = msgspec.field(default=None, name="from")
 
 
-AnyConclusion = MessageMalformed | JobTaken | ControllerStarted | TimerFired | SilenceConcluded | ProgressStopped
+AnyConclusion = (
+    MessageMalformed | JobTaken | ControllerStarted | LogCopied | TimerFired | SilenceConcluded | ProgressStopped
+)

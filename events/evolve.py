@@ -14,7 +14,7 @@ from runfold.events.keeping import closed, committed, continued, doubted, ordere
 from runfold.events.limits import REPLACED_BOOTS_MAX_COUNT, REQUEST_IDS_MAX
 from runfold.events.phases import changed_phase
 from runfold.events.requests import Join
-from runfold.events.state import Answered, Initializing, Running, RunState, Source, Spent, Unborn
+from runfold.events.state import Answered, Initializing, Restored, Running, RunState, Source, Spent, Unborn
 from runfold.events.transitions import (
     AttemptStarted,
     CheckpointCommitted,
@@ -97,7 +97,7 @@ def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState
         case NodeAdmitted():
             return _admitted(state, transition.node)
         case LogRestored():
-            return state
+            return _restored(state, transition, at)
         case _:
             assert_never(transition)
 
@@ -137,6 +137,20 @@ def _controller_changed(state: RunState, transition: ControllerChanged) -> RunSt
         controller=transition.controller,
         decider=transition.decider,
         taking_over=None,
+    )
+
+
+def _restored(state: RunState, transition: LogRestored, at: Moment) -> RunState:
+    if not transition.epoch:
+        return state
+    if transition.epoch <= state.epoch:
+        raise IllegalEdge(f"restored in epoch {transition.epoch} after epoch {state.epoch}: epochs go up")
+    return replace(
+        state,
+        epoch=transition.epoch,
+        controller=transition.by,
+        restoring=None,
+        restored=Restored(generation=transition.generation, epoch=transition.epoch, n=at.n),
     )
 
 

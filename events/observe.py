@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
+from runfold.events.base import Cause
 from runfold.events.conclusions import (
     ControllerStarted,
     JobTaken,
+    LogCopied,
     MessageMalformed,
     ProgressStopped,
     SilenceConcluded,
@@ -50,6 +52,7 @@ from runfold.events.state import (
     Place,
     RankExit,
     Ready,
+    Restoring,
     Scheduling,
     Stuck,
     TakeOver,
@@ -83,7 +86,7 @@ def verdict(state: RunState, item: AnyFact) -> Verdict:
 def observe(state: RunState, item: AnyInput, at: Moment) -> RunState:
     """Return the state with one input observed; `at.k` is its place among the entry's inputs."""
     if state.terminal:
-        return replace(state, n=at.n, t=at.t)
+        return _see_after_end(replace(state, n=at.n, t=at.t), item, at.k)
     draft = Draft(state, at.n, at.t, state.cursor)
     draft.k = at.k
     _see(draft, item)
@@ -99,7 +102,10 @@ def observe_all(
     """
     cursor = cursor or state.cursor
     if state.terminal:
-        return replace(state, n=n, t=t, cursor=cursor)
+        state = replace(state, n=n, t=t, cursor=cursor)
+        for k, item in enumerate(inputs):
+            state = _see_after_end(state, item, k)
+        return state
     draft = Draft(state, n, t, cursor)
     for draft.k, item in enumerate(inputs):
         if type(item) is Reported:
@@ -107,6 +113,16 @@ def observe_all(
         else:
             _see(draft, item)
     return draft.done()
+
+
+def _see_after_end(state: RunState, item: AnyInput, k: int) -> RunState:
+    """Of a run that is over only its log can still change."""
+    return _copied(state, item, Cause(entry=state.n, input=k)) if isinstance(item, LogCopied) else state
+
+
+def _copied(state: RunState, item: LogCopied, cause: Cause) -> RunState:
+    found = Restoring(generation=item.generation, source=item.source, epoch=item.epoch, by=item.by, cause=cause)
+    return replace(state, restoring=found)
 
 
 def _see(draft: Draft, item: AnyInput) -> None:
@@ -338,6 +354,8 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
             pass  # RunAccepted says all of it
         case ControllerStarted():
             draft.taking_over = TakeOver(controller=item.controller, decider=item.decider, cause=draft.cause)
+        case LogCopied():
+            draft.state = _copied(draft.state, item, draft.cause)
         case TimerFired():
             _fired(draft, item)
         case SilenceConcluded():

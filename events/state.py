@@ -309,6 +309,24 @@ class TakeOver(Value, frozen=True, kw_only=True):
     cause: Cause
 
 
+class Restoring(Value, frozen=True, kw_only=True):
+    """The log was copied into another generation, which was not yet said."""
+
+    generation: int
+    source: str
+    epoch: int
+    by: str
+    cause: Cause
+
+
+class Restored(Value, frozen=True, kw_only=True):
+    """The log was restored into a generation, by entry `n`, whose epoch is above all that was shown before."""
+
+    generation: int
+    epoch: int
+    n: int
+
+
 class Repeats(Value, frozen=True, kw_only=True):
     """The same failure at the same step, so many times in a row."""
 
@@ -345,6 +363,8 @@ class RunState(Value, frozen=True, kw_only=True):
     accepted_at: str = ""
     warnings: tuple[str, ...] = ()
     taking_over: TakeOver | None = None
+    restoring: Restoring | None = None
+    restored: Restored | None = None
     attempt: int = 0
     group: Group | None = None
     budgets: dict[Budget, Spent] = {}

@@ -214,10 +214,12 @@ class NodeAdmitted(Transition, frozen=True, kw_only=True):
 
 
 class LogRestored(Transition, frozen=True, kw_only=True):
-    """The log was restored from an archive into this generation."""
+    """The log was restored from an archive into this generation; whoever has the run next begins above `epoch`."""
 
     generation: int
     source: str
+    epoch: int = 0
+    by: str = ""
 
 
 AnyTransition = (

@@ -140,6 +140,8 @@ def epochs(evidence: Evidence) -> Iterator[Finding]:
     """Controllers are counted."""
     epoch = 0
     for entry, transition in evidence.transitions:
+        if isinstance(transition, LogRestored):
+            epoch = max(epoch, transition.epoch)
         if isinstance(transition, ControllerChanged):
             if transition.epoch != epoch + 1:
                 what = f"epoch {transition.epoch} follows epoch {epoch}"
@@ -155,6 +157,8 @@ def single_writer(evidence: Evidence) -> Iterator[Finding]:
         for transition in entry.transitions:
             if isinstance(transition, ControllerChanged):
                 epoch, controller = transition.epoch, transition.controller
+            elif isinstance(transition, LogRestored) and transition.epoch:
+                epoch, controller = transition.epoch, transition.by
         if (entry.epoch, entry.by) != (epoch, controller):
             what = (
                 f"written by {entry.by!r} in epoch {entry.epoch}; the run belonged to {controller!r} in epoch {epoch}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from runfold.events.base import Cause
-from runfold.events.conclusions import ControllerStarted, JobTaken
+from runfold.events.conclusions import ControllerStarted, JobTaken, LogCopied
 from runfold.events.entry import AnyInput, Entry
 from runfold.events.facts import Fact, RankExited, RankFailed, RankReturned, RankStarted, Reported, RunnerLost
 from runfold.events.requests import Join
@@ -31,7 +31,7 @@ from runfold.replay.words import input_words, kind_of, rank_words, transition_wo
 
 __all__ = ["Pointer", "Row", "RowError", "Timeline", "row_error", "timeline"]
 
-_SAID_BY_TRANSITION = (Join, JobTaken, ControllerStarted)
+_SAID_BY_TRANSITION = (Join, JobTaken, ControllerStarted, LogCopied)
 """Inputs without a row: the transition that answers them in the same entry says the same."""
 
 

@@ -11,6 +11,7 @@ from runfold.events.conclusions import (
     AnyConclusion,
     ControllerStarted,
     JobTaken,
+    LogCopied,
     MessageMalformed,
     ProgressStopped,
     SilenceConcluded,
@@ -122,6 +123,8 @@ def _conclusion(item: AnyConclusion) -> tuple[str, str]:
             return "job taken", "; ".join(item.warnings)
         case ControllerStarted(controller=controller):
             return f"controller {controller} started", ""
+        case LogCopied(generation=generation, source=source):
+            return f"log copied into generation {generation}", f"from {source}"
         case TimerFired(timer=timer, deadline_t=deadline):
             return f"timer {timer} was due", f"at {deadline:.3f} s"
         case SilenceConcluded(source=source, silence_s=silence, lost=lost, reason=reason):
