@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from runfold.blocking import run_blocking
@@ -51,7 +51,7 @@ class Result:
     path: str | None = None
     checkpoint: object | None = None
     best_checkpoints: tuple[object, ...] = ()
-    where: Where | None = None
+    where: Where | None = field(default=None, repr=False)
 
     @property
     def metrics_dataframe(self) -> pd.DataFrame:

@@ -77,6 +77,19 @@ def test_run_uses_the_service_that_answers(user: Commands) -> None:
     assert not (user.data / "once").exists()
 
 
+def test_an_interrupt_can_leave_the_run_to_the_service(user: Commands) -> None:
+    process = user.start("run", "jobs.py:wait", "--set", "id=left-alone", "--detach-on-interrupt")
+    assert process.stdout is not None
+    while " running " not in (line := process.stdout.readline()):
+        assert line
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert process.returncode == 0
+    assert "left-alone goes on" in err
+    assert user.ok("get", "left-alone", "-o", "json").document["state"] == "running"
+    user.ok("abort", "left-alone", "--reason", "tidy")
+
+
 def test_watch_as_json_gives_a_status_a_line(user: Commands) -> None:
     run = user.ok("submit", "jobs.py:ok").out.strip()
     lines = [json.loads(line) for line in user.ok("watch", run, "-o", "json").out.splitlines()]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +14,7 @@ import pytest
 
 import runfold
 from runfold.errors import UsageError, WorkerGroupError
-from support.commands import Commands
+from support.commands import COMMAND_TIMEOUT_S, Commands
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,6 +113,46 @@ def test_local_mode_runs_in_this_process_and_raises_what_is_raised(tmp_path: Pat
     with pytest.raises(KeyError, match="as it is"):
         trainer(tmp_path, raises, workers=0).fit()
     assert list(tmp_path.iterdir()) == []
+
+
+INTERRUPTED = """
+import signal, sys, time
+import runfold
+
+def handler(number, frame):
+    raise SystemExit("the handler that was there before")
+
+def wait():
+    while True:
+        runfold.report({"waiting": True})
+        time.sleep(0.05)
+
+signal.signal(signal.SIGTERM, handler)
+try:
+    runfold.Trainer(wait, run_config=runfold.RunConfig(data_dir=sys.argv[1])).fit()
+except runfold.errors.RunAbortedError as error:
+    print("aborted:", error.result.state, error.result.metrics, flush=True)
+print("restored:", signal.getsignal(signal.SIGTERM) is handler)
+"""
+
+
+def test_a_signal_aborts_the_run_and_handlers_are_restored(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(INTERRUPTED, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "-P", script, tmp_path / "data"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        while " running " not in (line := process.stdout.readline()):
+            assert line, process.communicate()
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    finally:
+        process.kill()
+    assert "aborted: aborted {'waiting': True}" in out, out + err
+    assert "restored: True" in out
+    assert list((tmp_path / "data" / "once").iterdir()) == []
 
 
 def test_what_cannot_be_trained_with_is_said_before_anything_starts(tmp_path: Path) -> None:
