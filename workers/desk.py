@@ -36,6 +36,7 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     pool: str
     base_dir: str
+    storage_dir: str = ""
     addr: str = "127.0.0.1"
 
 
@@ -154,6 +155,7 @@ class Desk:
             source=place.node,
             secret=secret,
             base_dir=site.base_dir,
+            storage_dir=site.storage_dir,
             addr=site.addr,
         )
         return RunnerProcess(spec, self._hatchery, self._on_change)

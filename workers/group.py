@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +16,17 @@ from runfold.events.nats.connection import Connection
 from runfold.events.transitions import RankLaid
 from runfold.workers.config import missing_names
 from runfold.workers.facts import Facts
-from runfold.workers.life import Order, RankLife
-from runfold.workers.link import Collected, Go, Refused, Start
+from runfold.workers.life import RankLife
+from runfold.workers.link import Collected, Go, Refused, Start, Wish
 from runfold.workers.meeting import Meeting
 from runfold.workers.outlet import Outlet
 from runfold.workers.output import OutputCut
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.plan import Held
 from runfold.workers.ports import HeldPort
+from runfold.workers.prepare import Order
 from runfold.workers.spawner import Spawner
+from runfold.workers.storages import Storages
 from runfold.workers.usage import Usage
 
 BLOB_ENTRY: Final = "blob:"
@@ -40,9 +43,11 @@ class RankGroup:
         blobs: Blobs,
         connection: Connection,
         facts: Facts,
+        storages: Storages,
         on_change: Callable[[], None],
     ) -> None:
         self._spec = spec
+        self._storages = storages
         self._spawner = spawner
         self._blobs = blobs
         self._connection = connection
@@ -54,6 +59,9 @@ class RankGroup:
         self._meeting: Meeting | None = None
         self._paused = False
         self._usage = Usage()
+        self._ready: list[RankLife] = []
+        self._work: tuple[int, Work | None] = (0, None)
+        self._wish: str | None = None
         self.newest: dict[int, tuple[int, int]] = {}
 
     @property
@@ -171,7 +179,48 @@ class RankGroup:
         if answer.number > 0:
             life.send(answer)
         elif isinstance(answer, Collected):
-            life.send(Go())
+            self._ready.append(life)
+            self._begin()
+
+    # --- where an attempt begins
+
+    def hear(self, assignment: Assignment) -> None:
+        """Take what an assignment says of where the ranks begin, and whether they are asked for a checkpoint."""
+        if assignment.job is not None:
+            self._work = (assignment.attempt, assignment.job)
+            self._begin()
+            if assignment.job.wanted != self._wish:
+                self._wish = assignment.job.wanted
+                for life in self._lives.values():
+                    life.send(Wish(self._wish))
+
+    def _begin(self) -> None:
+        """Let ranks that are ready enter user code, once it is certain where they begin."""
+        attempt, work = self._work
+        if work is None or work.waits:
+            return
+        ready, self._ready = self._ready, []
+        for life in ready:
+            if life.start.attempt == attempt:
+                life.go(Go(checkpoint=work.checkpoint, first_index=work.first_index))
+                if self._wish is not None:
+                    life.send(Wish(self._wish))
+            elif life.start.attempt > attempt:
+                self._ready.append(life)
+
+    def unfinished(self) -> list[tuple[int, set[str]]]:
+        """Return, once each, what ranks that have ended left half uploaded: their attempt and the directories."""
+        left: list[tuple[int, set[str]]] = []
+        for life in self._lives.values():
+            if life.over and life.uploading:
+                left.append((life.start.attempt, life.uploading))
+                life.uploading = set()
+        return left
+
+    @property
+    def attempts(self) -> set[int]:
+        """The attempts of the ranks that live here."""
+        return {one.attempt for one in self.held}
 
     def _order(self, assignment: Assignment, job: Work, laid: RankLaid) -> Order:
         start = self._start_of(assignment, job, laid)
@@ -190,6 +239,7 @@ class RankGroup:
             obstacle=obstacle,
             metrics=laid.rank == 0 or job.metrics_ranks == "all",
             next_port=self._port.number,
+            storage=partial(self._storages.of, job),
         )
 
     def _start_of(self, assignment: Assignment, job: Work, laid: RankLaid) -> Start:
@@ -220,4 +270,6 @@ class RankGroup:
             env={**job.env, **{name: str(value) for name, value in given.items()}},
             working_dir=str(Path(self._spec.base_dir) / (job.working_dir or ".")),
             collective_timeout_s=job.timeouts.collective_timeout_s,
+            node=self._spec.node,
+            checkpointing=job.checkpointing,
         )

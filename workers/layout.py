@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
+import msgspec
+
 from runfold.events.base import Document, Json, Value
 
 MARKER: Final = ".runfold-marker.json"
@@ -13,6 +15,32 @@ MANIFEST: Final = "manifest.json"
 DOUBT: Final = "doubt.json"
 METADATA: Final = ".metadata.json"
 """The metadata of `Checkpoint.set_metadata`: may change at any time, so it has no digest."""
+
+
+class StorageSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run's storage is: a URL or an absolute path, and the directory's name within it.
+
+    `options` go to fsspec; `filesystem` is a pickled filesystem of fsspec, `url` then being a path on it. `checked`:
+    somebody has written the marker, and who uploads must see it.
+    """
+
+    url: str
+    name: str
+    options: dict[str, Json] = {}
+    filesystem: bytes | None = None
+    checked: bool = False
+
+    @property
+    def shown(self) -> str:
+        """Where it is, for people."""
+        return f"{self.url.rstrip('/')}/{self.name}"
+
+
+class Marker(Document, frozen=True, kw_only=True):
+    """Which run writes to a storage directory."""
+
+    v: Literal[1] = 1
+    run: str
 
 
 def part_name(rank: int) -> str:

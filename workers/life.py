@@ -22,32 +22,33 @@ from runfold.events.facts import (
 )
 from runfold.events.failures import ErrorInfo, FailureKind
 from runfold.events.nats.blobs import Blobs, blob_digest
-from runfold.events.nats.errors import ApiRefused, BlobDamaged, BlobMissing, BrokerError, Unanswered
+from runfold.events.nats.errors import BrokerError
 from runfold.workers.collective import START, Collectives
 from runfold.workers.errors import SpawnError
 from runfold.workers.handle import RankEnd, RankHandle
-from runfold.workers.link import Collect, Entered, Failed, FromRank, FromRunner, Loaded, Report, Returned, Start
+from runfold.workers.link import (
+    Asked,
+    Collect,
+    Entered,
+    Failed,
+    FromRank,
+    FromRunner,
+    Go,
+    Loaded,
+    Report,
+    Returned,
+    Start,
+    Uploading,
+)
 from runfold.workers.oom import oom_kills
 from runfold.workers.outlet import Outlet
 from runfold.workers.plan import Held
+from runfold.workers.prepare import Order, prepared
 from runfold.workers.spawner import Spawner
 from runfold.workers.spool import FactTooLargeError
 
 VALUE_PUT_TIMEOUT_S: Final = 30.0
-FETCH_TRIES_MAX: Final = 3
-FETCH_RETRY_S: Final = 0.5
 _LOG: Final = logging.getLogger("runfold.workers")
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start: the message for the rank, what has to be fetched for it, and what stands in the way of it."""
-
-    start: Start
-    blob: str | None = None
-    config_blob: str | None = None
-    obstacle: str | None = None
-    metrics: bool = True
-    next_port: int | None = None
 
 
 class _About(TypedDict):
@@ -63,7 +64,8 @@ class _About(TypedDict):
 class RankLife:
     """Started by `begin`, asked to end by `end`. `over` once its process is gone and all facts about it are said.
 
-    `crashed` is a bug of ours, which the owner must not outlive.
+    `crashed` is a bug of ours, which the owner must not outlive. `uploading`: directories that it has begun to upload
+    to and not reported.
     """
 
     def __init__(
@@ -83,6 +85,8 @@ class RankLife:
         self.step: int | None = None
         self.over = False
         self.crashed: BaseException | None = None
+        self.uploading: set[str] = set()
+        self._begins_from: str | None = None
         self._order = order
         self._spawner = spawner
         self._blobs = blobs
@@ -145,6 +149,11 @@ class RankLife:
         if self._handle is not None:
             self._handle.send(message)
 
+    def go(self, message: Go) -> None:
+        """Let it enter user code, at this beginning."""
+        self._begins_from = message.checkpoint
+        self.send(message)
+
     async def drained(self) -> None:
         """Wait until its output, and what was uploaded for it, is with the broker; bounded."""
         await self._outlet.drained()
@@ -181,29 +190,11 @@ class RankLife:
         if order.obstacle is not None:
             self._fail("load", "LoadError", order.obstacle)
             return None
-        start = order.start
         try:
-            if order.blob is not None:
-                start = msgspec.structs.replace(start, blob=await self._fetch(order.blob))
-            if order.config_blob is not None:
-                config = msgspec.json.decode(await self._fetch(order.config_blob), type=dict[str, msgspec.Raw])
-                start = msgspec.structs.replace(
-                    start, config={key: msgspec.json.decode(value) for key, value in config.items()}
-                )
+            return await prepared(order, self._blobs)
         except (BrokerError, msgspec.DecodeError) as error:
             self._fail("fetch", type(error).__name__, str(error))
             return None
-        return start
-
-    async def _fetch(self, digest: str) -> bytes:
-        for _ in range(FETCH_TRIES_MAX - 1):
-            try:
-                return await self._blobs.get(digest)
-            except (BlobMissing, BlobDamaged):
-                raise
-            except (Unanswered, ApiRefused):
-                await asyncio.sleep(FETCH_RETRY_S)
-        return await self._blobs.get(digest)
 
     async def _run(self, start: Start) -> None:
         kills_before = oom_kills()
@@ -239,6 +230,10 @@ class RankLife:
                 self.phase = "running"
             case Report():
                 self._reported(message)
+            case Uploading(name):
+                self.uploading.add(name)
+            case Asked():
+                self._begins_from = None
             case Collect():
                 self._group.arrive(start.rank, message)
             case Returned():
@@ -265,8 +260,27 @@ class RankLife:
 
     def _reported(self, report: Report) -> None:
         self.index, self.step = report.index, report.step
-        metrics = report.metrics if self._order.metrics else None
-        self._say(Reported(**self._about(report.clock_s), index=report.index, step=report.step, metrics=metrics))
+        # A checkpoint's score is among the metrics reported with it, whichever rank that was.
+        metrics = report.metrics if self._order.metrics or report.checkpoint is not None else None
+        if self.uploading and (report.checkpoint is not None or report.upload_error is not None):
+            self.uploading.discard(report.checkpoint or "")
+        self._say(
+            Reported(
+                **self._about(report.clock_s),
+                index=report.index,
+                step=report.step,
+                metrics=metrics,
+                checkpoint=report.checkpoint,
+                named=report.named,
+                unread=self._was_unread(),
+                upload_error=report.upload_error,
+            )
+        )
+
+    def _was_unread(self) -> bool:
+        """Whether the rank was given a checkpoint and has gone on without it; said once."""
+        unread, self._begins_from = self._begins_from is not None, None
+        return unread
 
     def _returned(self, returned: Returned) -> None:
         if returned.blob is None:
@@ -284,7 +298,13 @@ class RankLife:
 
     def _say_returned(self, returned: Returned, digest: str | None) -> None:
         self._say(
-            RankReturned(**self._about(returned.clock_s), reports=returned.reports, value=returned.value, blob=digest)
+            RankReturned(
+                **self._about(returned.clock_s),
+                reports=returned.reports,
+                value=returned.value,
+                blob=digest,
+                unread=self._was_unread(),
+            )
         )
 
     def _failed(self, failed: Failed) -> None:

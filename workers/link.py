@@ -1,8 +1,8 @@
 """The messages between a rank and its runner.
 
 ```text
-rank → runner   Hello, Loaded, Entered, Report*, Collect*, then Returned or Failed
-runner → rank   Start, Go or Stop, Collected or Refused for each Collect
+rank → runner   Hello, Loaded, Entered, (Report, Uploading, Asked, Collect)*, then Returned or Failed
+runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Wish now and then
 ```
 
 Both ends are forks of one program, so the format may change from one version to the next.
@@ -15,7 +15,9 @@ from typing import Final, Literal
 import msgspec
 
 from runfold.events.base import Json
+from runfold.events.config import CheckpointConfig
 from runfold.events.failures import ErrorInfo
+from runfold.workers.layout import StorageSpec
 
 CollectiveKind = Literal["start", "barrier", "broadcast_from_rank_zero", "all_gather"]
 """`start` is number 0: the runners hold their ranks until every place is ready."""
@@ -49,12 +51,29 @@ class Entered(Message, frozen=True):
 
 
 class Report(Message, frozen=True):
-    """One report: index from 0, step if the metrics name one, metrics packed."""
+    """One report: index from 0, step if the metrics name one, metrics packed.
+
+    `checkpoint` is the directory where its files are, `named` by the user; or there should have been one, and
+    `upload_error` says why there is none.
+    """
 
     index: int
     clock_s: float
     step: int | None
     metrics: dict[str, Json]
+    checkpoint: str | None = None
+    named: bool = False
+    upload_error: str | None = None
+
+
+class Uploading(Message, frozen=True):
+    """The rank begins to upload files to a checkpoint's directory; its report follows, unless it ends before."""
+
+    name: str
+
+
+class Asked(Message, frozen=True):
+    """The training function has asked for the checkpoint to begin from; said once."""
 
 
 class Collect(Message, frozen=True):
@@ -106,10 +125,22 @@ class Start(Message, frozen=True, kw_only=True):
     blob: bytes | None = None
     blob_path: str | None = None
     collective_timeout_s: float | None = None
+    node: str = ""
+    storage: StorageSpec | None = None
+    checkpointing: CheckpointConfig = CheckpointConfig()
 
 
 class Go(Message, frozen=True):
-    """All places are ready: enter the training function."""
+    """All places are ready: enter the training function; begin from `checkpoint`, count reports from `first_index`."""
+
+    checkpoint: str | None = None
+    first_index: int = 0
+
+
+class Wish(Message, frozen=True):
+    """Somebody wants a checkpoint at the next chance (the id of the wish), or nobody does any more (None)."""
+
+    id: str | None
 
 
 class Stop(Message, frozen=True):
@@ -135,7 +166,7 @@ class Refused(Message, frozen=True):
     missing_ranks: tuple[int, ...] = ()
 
 
-FromRank = Hello | Loaded | Entered | Report | Collect | Returned | Failed
-FromRunner = Start | Go | Stop | Collected | Refused
+FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Returned | Failed
+FromRunner = Start | Go | Stop | Wish | Collected | Refused
 FROM_RANK: Final[msgspec.msgpack.Decoder[FromRank]] = msgspec.msgpack.Decoder(FromRank)
 FROM_RUNNER: Final[msgspec.msgpack.Decoder[FromRunner]] = msgspec.msgpack.Decoder(FromRunner)

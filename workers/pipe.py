@@ -23,7 +23,9 @@ SPEC_TIMEOUT_S: Final = 10.0
 
 
 class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
-    """Who a runner is. `base_dir` is where relative working directories start; `addr` where others reach it."""
+    """Who a runner is. `base_dir` is where relative working directories start, `storage_dir` where runs without a
+    `storage_path` keep their checkpoints; `addr` where others reach it.
+    """
 
     url: str
     namespace: str
@@ -34,6 +36,7 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     source: str
     secret: bytes
     base_dir: str
+    storage_dir: str = ""
     addr: str = "127.0.0.1"
 
 

@@ -98,14 +98,16 @@ def _run(link: RankLink, start: Start) -> int:
         return _tell_failure(link, loading.error or LoadError("nothing was loaded"), 0, loading=True)
     link.send(Loaded(entrypoint.digest, framework_versions()))
     # Without limit: the runner says `Stop`, closes the link or dies, and this process with it.
-    if not isinstance(link.receive(None), Go):
+    go = link.receive(None)
+    if not isinstance(go, Go):
         return 0
     link.send(Entered(time.monotonic()))
-    current = session.Session(link, start)
+    current = session.Session(link, start, go)
     session.activate(current)
     value: object = None
     with Capture() as training:
         value = entrypoint.function(*[unpack(start.config)] if entrypoint.takes_config else [])
+        current.finish()
     session.activate(None)
     if training.error is not None:
         return _tell_failure(link, training.error, current.reports)

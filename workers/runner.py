@@ -23,16 +23,19 @@ from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection, connect
 from runfold.events.nats.errors import BrokerError
 from runfold.events.nats.names import Names, Role
-from runfold.workers import processes, rank
+from runfold.workers import child, processes
+from runfold.workers.chores import ON_LEAVING_MAX_S, Chores, StorageDoer
 from runfold.workers.config import forget_secrets
 from runfold.workers.errors import LinkError, RunfoldError
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
+from runfold.workers.hand import Hand
 from runfold.workers.pipe import EXIT_CANNOT, RunnerSpec, StopNow, SupervisorPipe
-from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Leave, Ordered, StartRank, plan
+from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Leave, Ordered, Plan, StartRank, plan
 from runfold.workers.pulse import beat
 from runfold.workers.spawner import Spawner
+from runfold.workers.storages import Storages
 
 EXIT_DONE: Final = 0
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -60,7 +63,13 @@ class Runner:
             flush_s=REPORT_FLUSH_S,
             on_change=self._spool_changed,
         )
-        self.group = RankGroup(spec, spawner, Blobs(connection), connection, self.facts, self._wake.set)
+        blobs = Blobs(connection)
+        storages = Storages(spec, blobs)
+        self.group = RankGroup(spec, spawner, blobs, connection, self.facts, storages, self._wake.set)
+        self._hand = Hand(spawner)
+        doer = StorageDoer(spec.run, self._hand, storages.of)
+        self.chores = Chores(spec.source, doer, self.facts.say, lambda: self.group.attempts, self._wake.set)
+        self._leave_by_s: float | None = None
 
     async def serve(self, pipe: SupervisorPipe) -> int:
         """Do what the assignments say until they, or the supervisor, say to end; return the exit code."""
@@ -87,6 +96,8 @@ class Runner:
         now = time.monotonic()
         for one in self.group.held:
             self.group.end(one.rank, kill=True, now=now)
+        await self.chores.close()
+        await self._hand.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self.group.close()
@@ -94,12 +105,19 @@ class Runner:
                     await self.facts.settled(LEAVE_TIMEOUT_S)
         await self.facts.close()
 
+    def _has_chores(self, now: float) -> bool:
+        """Whether there is work left in the storage, and time for it: none when this is urgent."""
+        patient = self._assignment is not None and not _hurried(self._assignment, self._ordered)
+        if self._leave_by_s is None:
+            self._leave_by_s = now + (ON_LEAVING_MAX_S if patient else 0.0)
+        return self.chores.busy and now < self._leave_by_s
+
     def _raise_trouble(self, watched: Sequence[asyncio.Task[None]]) -> None:
         """Raise what nobody here can go on without: a bug of ours, or assignments that come no more."""
         for task in watched:
             if task.done():
                 task.result()
-        for crashed in (self.facts.crashed, self.group.crashed):
+        for crashed in (self.facts.crashed, self.group.crashed, self.chores.crashed):
             if crashed is not None:
                 raise crashed
 
@@ -108,6 +126,9 @@ class Runner:
             self._wake.clear()
             self._raise_trouble(watched)
             now = time.monotonic()
+            for attempt, names in self.group.unfinished():
+                self.chores.collect(attempt, names)
+            self.chores.look()
             todo = plan(self._spec.source, self._assignment, self._ordered, self.group.held, self.group.newest, now)
             for step in todo.steps:
                 match step:
@@ -117,6 +138,9 @@ class Runner:
                     case EndRank(rank=number, kill=kill):
                         self.group.end(number, kill=kill, now=now)
                     case Leave(reason=reason):
+                        if self._has_chores(now):
+                            todo = Plan(wake_at=self._leave_by_s)
+                            break
                         _LOG.info("%s: the runner on %s ends: %s", self._spec.run, self._spec.node, reason)
                         return EXIT_DONE
             if self._spawner.lost and not self.group.held:
@@ -129,6 +153,8 @@ class Runner:
     def _hear(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self.facts.hear(assignment)
+        self.group.hear(assignment)
+        self.chores.hear(assignment)
         if self.facts.superseded:
             self._order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
         self._wake.set()
@@ -174,6 +200,10 @@ class Runner:
         self.group.pause(full)
 
 
+def _hurried(assignment: Assignment, ordered: Ordered | None) -> bool:
+    return any(stop is not None and stop.grace_s <= 0 for stop in (assignment.stop, ordered))
+
+
 async def _run(sock: socket.socket, spawner: Spawner) -> int:
     loop = asyncio.get_running_loop()
     # Ended by word alone; a SIGTERM will one day be a notice that the node goes.
@@ -204,7 +234,7 @@ def main(spec: bytes, fds: dict[str, int]) -> int:  # noqa: ARG001  # the signat
     processes.name_process("runfold-runner")
     # Before anything is set up here that ranks would inherit: loggers, credentials.
     forget_secrets()
-    spawner = Spawner.fork(rank.main)
+    spawner = Spawner.fork(child.main)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s runner %(message)s", force=True)
     try:
         return asyncio.run(_run(socket.socket(fileno=fds["pipe"]), spawner))

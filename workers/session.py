@@ -11,36 +11,28 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from enum import Enum
-from typing import Final, Protocol
-
-import msgspec
+from typing import Final
 
 from runfold.events.base import Json
-from runfold.events.limits import VALUE_INLINE_MAX_BYTES
 from runfold.events.values import Unencodable, pack
-from runfold.workers.errors import LinkError, MetricsError, NotAvailableError, NotInTrainingFunctionError
-from runfold.workers.limits import REPLY_MARGIN_S
-from runfold.workers.link import (
-    Collect,
-    Collected,
-    CollectiveKind,
-    FromRank,
-    FromRunner,
-    Refused,
-    Report,
-    Start,
+from runfold.workers.checkpoint import Checkpoint
+from runfold.workers.errors import (
+    LinkError,
+    MetricsError,
+    NotAvailableError,
+    NotInTrainingFunctionError,
+    StorageError,
 )
+from runfold.workers.limits import REPLY_MARGIN_S
+from runfold.workers.link import Asked, Collect, Collected, CollectiveKind, FromRunner, Go, Refused, Start, Wish
 from runfold.workers.payload import pickled, refusal, unpickled
-from runfold.workers.ranklink import MessageTooLarge
+from runfold.workers.reporter import Files, Link, Reporter
+from runfold.workers.storage import Storage, check_name, open_storage
+from runfold.workers.upload import holds
 
 UNSET_TIMEOUT: Final = -math.inf
 """As `timeout_s`: the run's `collective_timeout_s`."""
-
-
-_SURELY_SMALL_BYTES: Final = VALUE_INLINE_MAX_BYTES // 6
-"""As JSON a message is at most six times as long."""
 
 
 class CheckpointUploadMode(Enum):
@@ -54,8 +46,9 @@ class CheckpointUploadMode(Enum):
 class TrainContext:
     """Who this rank is, and in which run."""
 
-    def __init__(self, start: Start) -> None:
+    def __init__(self, start: Start, storage: Storage | None = None) -> None:
         self._start = start
+        self._storage = storage
 
     def get_run_id(self) -> str:
         """Return the id of the run, as `runfold get` takes it."""
@@ -89,69 +82,79 @@ class TrainContext:
         """Return the number of this node in the group, from 0."""
         return self._start.node_rank
 
-    def get_storage(self) -> object:
-        """Not available in this version."""
-        raise NotAvailableError(
-            "get_storage: this version of runfold does not write to a run's storage yet; "
-            "write to a path of your own from the training function"
-        )
-
-
-class Link(Protocol):
-    """What a session speaks through: the socket to a runner (`RankLink`), or what stands in for it."""
-
-    @property
-    def lock(self) -> AbstractContextManager[object]:
-        """Held while a report is numbered and sent."""
-        ...
-
-    @property
-    def reports(self) -> int:
-        """How many reports have gone out: the index of the next one."""
-        ...
-
-    def send(self, message: FromRank, limit_bytes: int = ...) -> None:
-        """Send a message; `MessageTooLarge` when it is over the limit."""
-        ...
-
-    def receive(self, timeout_s: float | None) -> FromRunner:
-        """Return the next message; `TimeoutError` after `timeout_s`."""
-        ...
-
-    def abandon(self) -> None:
-        """Let go of it, in a process that was forked from the rank."""
-        ...
+    def get_storage(self) -> Storage:
+        """Return the run's storage: its `root` is a path on its `files.filesystem`."""
+        if self._storage is None:
+            raise StorageError("get_storage: this run has no storage")
+        return self._storage
 
 
 class Session:
     """The state behind the functions of this module in one rank process."""
 
-    def __init__(self, link: Link, start: Start) -> None:
-        self.context = TrainContext(start)
+    def __init__(self, link: Link, start: Start, go: Go | None = None) -> None:
         self._link = link
         self._start = start
+        self._go = go or Go()
+        self._storage = open_storage(start.storage) if start.storage is not None else None
+        self._reporter = Reporter(link, start, self._storage, self._go.first_index)
         self._collectives = 0
         self._collecting = threading.Lock()
+        self._asked = False
+        self._wish: str | None = None
+        self._granted: str | None = None
+        self.context = TrainContext(start, self._storage)
 
     @property
     def reports(self) -> int:
         """How many reports have gone out."""
         return self._link.reports
 
-    def report(self, metrics: Mapping[str, object]) -> None:
-        """Send one report; returns when the kernel has it."""
+    def report(self, metrics: Mapping[str, object], files: Files | None = None) -> None:
+        """Send one report; returns when the kernel has it, and its files are uploaded unless that is done beside."""
         packed = _pack_metrics(metrics)
         step = packed.get("step")
-        link = self._link
-        with link.lock:
-            # Numbered and sent under one lock: the runner sees the indices in order, whatever thread reports.
-            index = link.reports
-            message = Report(index, time.monotonic(), step if type(step) is int else None, packed)
+        at = step if type(step) is int else None
+        if files is None:
+            self._reporter.report(at, packed)
+            return
+        self._granted = self._wish
+        self._reporter.report_files(at, packed, files)
+
+    def finish(self) -> None:
+        """Wait until every report has gone out, with its files."""
+        self._reporter.finish()
+
+    @property
+    def storage(self) -> Storage:
+        """The run's storage; `StorageError` when there is none."""
+        return self._reporter.storage
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the checkpoint that this rank reported last, or the one to begin from."""
+        if not self._asked:
+            self._asked = True
+            self._link.send(Asked())
+        name = self._reporter.latest or self._go.checkpoint
+        verify = self._start.checkpointing.verify_on_download
+        return None if name is None else self.storage.checkpoint(name, verify=verify)
+
+    def wishes_checkpoint(self) -> bool:
+        """Whether somebody wants a checkpoint, and this rank has not reported one since."""
+        # While another thread waits for a collective it reads the link, and notes the wish.
+        if self._collecting.acquire(blocking=False):
             try:
-                link.send(message, _SURELY_SMALL_BYTES)
-            except MessageTooLarge:
-                _check_size(packed)
-                link.send(message)
+                while True:
+                    self._note(self._link.receive(0.0))
+            except TimeoutError:
+                pass
+            finally:
+                self._collecting.release()
+        return self._wish is not None and self._wish != self._granted
+
+    def _note(self, message: FromRunner) -> None:
+        if isinstance(message, Wish):
+            self._wish = message.id
 
     def abandon(self) -> None:
         """Let go of the rank's link, in a process that was forked from the rank."""
@@ -180,6 +183,7 @@ class Session:
                 raise LinkError(
                     f"{kind} #{number}: the runner of this rank did not answer, not even that time was up"
                 ) from None
+            self._note(answer)
             # An older number is the answer to one that was left by an interrupt.
             if isinstance(answer, Collected | Refused) and answer.number == number:
                 return answer
@@ -223,41 +227,72 @@ def _pack_metrics(metrics: Mapping[str, object]) -> dict[str, Json]:
     return packed
 
 
-def _check_size(packed: dict[str, Json]) -> None:
-    sizes = {key: len(msgspec.json.encode(value)) for key, value in packed.items()}
-    if (total := sum(sizes.values())) > VALUE_INLINE_MAX_BYTES:
-        largest = max(sizes, key=sizes.__getitem__)
-        raise MetricsError(
-            f"metrics are {total} bytes, over value_inline_max_bytes ({VALUE_INLINE_MAX_BYTES}) of a report; "
-            f"the largest is metrics.{largest} with {sizes[largest]}"
-        )
+def _checkpoint(given: object) -> Checkpoint:
+    if not isinstance(given, Checkpoint):
+        raise ValueError(f"checkpoint: must be a Checkpoint, not {type(given).__name__}")
+    return given
 
 
 def report(
     metrics: Mapping[str, object],
-    checkpoint: object | None = None,
+    checkpoint: Checkpoint | None = None,
     checkpoint_dir_name: str | None = None,
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     delete_local_checkpoint_after_upload: bool | None = None,
-    checkpoint_upload_fn: Callable[..., object] | None = None,
+    checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
     validation: object = False,
 ) -> None:
     """Record metrics: numbers, numpy and torch scalars, booleans, strings, None, dicts and lists of them.
 
     Costs microseconds and waits for nobody. A number under the key `step` is shown as the rank's step. A value
     that cannot be recorded raises `MetricsError` naming its key.
+
+    With a checkpoint, its files go into the report's directory in the run's storage: `checkpoint_<index>_<attempt>`,
+    the same for every rank that reports equally often, or `checkpoint_dir_name`. It counts once every rank has passed
+    the report. SYNC uploads first, ASYNC beside the training (then the local directory is deleted afterwards unless
+    told otherwise), NO_UPLOAD takes files that lie in the storage already. `checkpoint_upload_fn(checkpoint, name)`
+    uploads by itself and returns where. Raises `UploadError` when an upload failed, also after all retries:
+    what was reported with it is recorded all the same.
     """
     session = _session("report")
-    if checkpoint is not None:
-        raise NotAvailableError(
-            "report(checkpoint=…): this version of runfold does not upload checkpoints yet; nothing was reported. "
-            "Report the metrics alone, and save files to a path of your own"
-        )
+    if checkpoint is None:
+        if validation is not False:
+            raise ValueError("report(validation=…) needs a checkpoint to validate")
+        session.report(metrics)
+        return
     if validation is not False:
-        raise ValueError("report(validation=…) needs a checkpoint to validate")
-    # The peer's parameters that say something about a checkpoint only.
-    del checkpoint_dir_name, checkpoint_upload_mode, delete_local_checkpoint_after_upload, checkpoint_upload_fn
-    session.report(metrics)
+        raise NotAvailableError("report(validation=…): this version of runfold validates no checkpoints")
+    checkpoint = _checkpoint(checkpoint)
+    mode = CheckpointUploadMode(checkpoint_upload_mode)
+    is_async = mode is CheckpointUploadMode.ASYNC
+    delete = is_async if delete_local_checkpoint_after_upload is None else delete_local_checkpoint_after_upload
+    if checkpoint_dir_name is not None:
+        check_name(checkpoint_dir_name)
+    if delete and holds(checkpoint, session.storage):
+        raise ValueError(
+            f"delete_local_checkpoint_after_upload: the run's storage {session.storage.root} lies in {checkpoint.path}"
+        )
+    in_place = mode is CheckpointUploadMode.NO_UPLOAD
+    if not in_place and checkpoint.files.local and not checkpoint.files.exists(checkpoint.path):
+        raise FileNotFoundError(f"checkpoint: there is no directory {checkpoint.path}")
+    files = Files(
+        checkpoint=checkpoint,
+        mode=mode.value,
+        name=None if in_place else checkpoint_dir_name,
+        upload_fn=None if in_place else checkpoint_upload_fn,
+        discard=delete and not in_place,
+    )
+    session.report(metrics, files)
+
+
+def should_checkpoint(*, together: bool = False) -> bool:
+    """Whether somebody asked for a checkpoint and this rank has not reported one since.
+
+    Costs microseconds and is no collective: it may turn true a step earlier in one rank than in another. Where several
+    ranks save parts of one checkpoint, `together` gives all of them rank 0's answer; then every rank must call it.
+    """
+    wished = _session("should_checkpoint").wishes_checkpoint()
+    return bool(broadcast_from_rank_zero(wished)) if together else wished
 
 
 def get_context() -> TrainContext:
@@ -265,10 +300,12 @@ def get_context() -> TrainContext:
     return _session("get_context").context
 
 
-def get_checkpoint() -> object | None:
-    """Return the checkpoint to continue from, None if there is none. This version never has one."""
-    _session("get_checkpoint")
-    return None
+def get_checkpoint() -> Checkpoint | None:
+    """Return the checkpoint that this rank has reported last; at first the one to continue from, None if there is none.
+
+    Call it before anything else: after a restart training goes on from there.
+    """
+    return _session("get_checkpoint").checkpoint()
 
 
 def barrier(timeout_s: float | None = UNSET_TIMEOUT) -> None:

@@ -14,45 +14,18 @@ from __future__ import annotations
 
 import posixpath
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import msgspec
 
-from runfold.events.base import Document, Json
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointNameError, StorageError
 from runfold.workers.files import Files, FileSystem, of_filesystem, open_files
-from runfold.workers.layout import INNER, MARKER
+from runfold.workers.layout import INNER, MARKER, Marker, StorageSpec
 from runfold.workers.payload import unpickled
 
 NAME_MAX_COUNT: Final = 255
 """Longest part of a checkpoint's name between two `/`, in characters."""
-
-
-class StorageSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a run's storage is: a URL or an absolute path, and the directory's name within it.
-
-    `options` go to fsspec; `filesystem` is a pickled filesystem of fsspec, `url` then being a path on it. `checked`:
-    somebody has written the marker, and who uploads must see it.
-    """
-
-    url: str
-    name: str
-    options: dict[str, Json] = {}
-    filesystem: bytes | None = None
-    checked: bool = False
-
-    @property
-    def shown(self) -> str:
-        """Where it is, for people."""
-        return f"{self.url.rstrip('/')}/{self.name}"
-
-
-class Marker(Document, frozen=True, kw_only=True):
-    """Which run writes to a storage directory."""
-
-    v: Literal[1] = 1
-    run: str
 
 
 class Storage:

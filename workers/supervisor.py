@@ -7,6 +7,7 @@ import contextlib
 import logging
 import secrets
 import time
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -36,6 +37,7 @@ STOP_GRACE_S: Final = 5.0
 """Patience with ranks when the supervisor itself is to stop."""
 RUNNERS_GONE_TIMEOUT_S: Final = 15.0
 SETTLE_TIMEOUT_S: Final = 2.0
+STORAGE_FOLDER: Final = "storage"
 FLUSH_S: Final = 0.5
 _LOG: Final = logging.getLogger("runfold.workers")
 
@@ -53,6 +55,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     node: str = "local"
     slots: int = 1
     base_dir: str = "."
+    storage_dir: str = ""
     more_nodes: dict[str, int] = {}
 
 
@@ -69,7 +72,13 @@ class Supervisor:
         self._desks: dict[str, Desk] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
-        self._site = Site(url=config.url, namespace=config.namespace, pool=config.pool, base_dir=config.base_dir)
+        self._site = Site(
+            url=config.url,
+            namespace=config.namespace,
+            pool=config.pool,
+            base_dir=config.base_dir,
+            storage_dir=config.storage_dir or str(Path(config.base_dir) / STORAGE_FOLDER),
+        )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Do what the assignments say until `stop`; then end everything, with bounded patience."""

@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from runfold.trainer import RunConfig, Trainer
     from runfold.workers.checkpoint import Checkpoint
     from runfold.workers.session import (
+        CheckpointUploadMode,
         all_gather,
         barrier,
         broadcast_from_rank_zero,
         get_checkpoint,
         get_context,
         report,
+        should_checkpoint,
     )
 
 __version__ = "0.1.0"
@@ -35,6 +37,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointUploadMode",
     "FailureConfig",
     "Result",
     "RunConfig",
@@ -48,11 +51,13 @@ __all__ = [
     "get_checkpoint",
     "get_context",
     "report",
+    "should_checkpoint",
 ]
 
 _MODULE_OF: Final = {
     "Checkpoint": "runfold.workers.checkpoint",
     "CheckpointConfig": "runfold.events.config",
+    "CheckpointUploadMode": "runfold.workers.session",
     "FailureConfig": "runfold.events.config",
     "Result": "runfold.result",
     "RunConfig": "runfold.trainer",
@@ -65,6 +70,7 @@ _MODULE_OF: Final = {
     "get_checkpoint": "runfold.workers.session",
     "get_context": "runfold.workers.session",
     "report": "runfold.workers.session",
+    "should_checkpoint": "runfold.workers.session",
 }
 
 

@@ -70,6 +70,7 @@ def _supervisor() -> int:
         node=plan.node,
         slots=plan.slots,
         base_dir=str(Path.cwd()),
+        storage_dir=plan.storage_dir,
     )
     return asyncio.run(_until_told(lambda stop: serve_supervisor(config, zygote=zygote, stop=stop)))
 

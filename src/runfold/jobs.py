@@ -58,8 +58,11 @@ def job_from(
 def complete(fields: Mapping[str, object]) -> Job:
     """Return the job of these fields with a name and an id; raise `UsageError` with the path of the offender."""
     filled = dict(fields)
+    named = filled.get("name") if "storage_name" not in filled else None
     filled["name"] = filled.get("name") or _name_of(str(filled.get("entrypoint", "")))
     filled["id"] = filled.get("id") or new_run_id(str(filled["name"]))
+    # Only a name that somebody gave means the same directory again: what is derived would make strangers meet there.
+    filled["storage_name"] = filled.get("storage_name") or named or filled["id"]
     try:
         filled["config"] = pack(filled.get("config", {}), "$.config")
         return decode_job(msgspec.json.encode(filled))

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_S: Final = 1.0
 ONCE_FOLDER: Final = "once"
 ARCHIVE_FOLDER: Final = "archive"
+STORAGE_FOLDER: Final = "storage"
+"""Where runs that name no storage keep their checkpoints."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from runfold.events.requests import AbortRun
 from runfold.follow import Following, follow_run
 from runfold.ids import new_request_id
 from runfold.interrupts import Interrupts, interrupts
+from runfold.locate import STORAGE_FOLDER
 from runfold.service import Plan, Service
 
 if TYPE_CHECKING:
@@ -49,16 +50,17 @@ GONE_POLL_S: Final = 0.01
 class Order:
     """A job to be run to its end.
 
-    `say` hears what a person should know beside the run's own progress. `blob` holds the pickled function that the
-    entry point names. `early` is what was started before all this was loaded (`runfold.early`). `detach`: an interrupt
-    leaves the run alone, where there is a service to go on with it. `keep_returned`: fetch a large return value.
+    `say` hears what a person should know beside the run's own progress. `blobs` are what the job names: the pickled
+    function, a filesystem. `early` is what was started before all this was loaded (`runfold.early`). `detach`: an
+    interrupt leaves the run alone, where there is a service to go on with it. `keep_returned`: fetch a large return
+    value.
     """
 
     job: Job
     where: Where
     onlooker: Onlooker
     say: Callable[[str], None]
-    blob: bytes | None = None
+    blobs: tuple[bytes, ...] = ()
     early: Early | None = None
     detach: bool = False
     keep_returned: bool = False
@@ -97,7 +99,8 @@ async def run_job(order: Order) -> Outcome:
 async def _run_once(order: Order, caught: Interrupts) -> Outcome:
     early = order.early or start_early(order.where, order.job)
     folder = early.children.data_dir
-    plan = Plan(folder, order.where.settings.namespace, slots=_slots(order.job), once=True)
+    storage = order.where.data_dir / STORAGE_FOLDER
+    plan = Plan(folder, order.where.settings.namespace, slots=_slots(order.job), once=True, storage_dir=storage)
     service = Service(plan, order.say, early)
     try:
         await service.start()
@@ -124,8 +127,8 @@ async def _run_on(service: Service, order: Order, caught: Interrupts) -> Outcome
 
 
 async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, can_detach: bool) -> Outcome:
-    if order.blob is not None:
-        await Blobs(client.connection).put(order.blob)
+    for blob in order.blobs:
+        await Blobs(client.connection).put(blob)
     receipt = await client.submit(order.job)
     async with follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following:
         detach = order.detach and can_detach

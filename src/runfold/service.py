@@ -19,7 +19,7 @@ from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StreamMis
 from runfold.events.nats.files import CONNECTION_FILE, write_private
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.streams import provision
-from runfold.locate import Address
+from runfold.locate import STORAGE_FOLDER, Address
 from runfold.restarts import Backoff, Restarts
 from runfold.serving import ControllerPlan, SupervisorPlan
 
@@ -41,7 +41,10 @@ BROKER_PATIENCE_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start: where it keeps its files, and the pool of this machine."""
+    """What to start: where it keeps its files, and the pool of this machine.
+
+    `storage_dir` is where runs that name no storage keep their checkpoints; by default among the other files.
+    """
 
     data_dir: Path
     namespace: str
@@ -50,6 +53,7 @@ class Plan:
     pool: str = "local"
     once: bool = False
     controllers_count: int = 1
+    storage_dir: Path | None = None
 
 
 class Service:
@@ -197,6 +201,7 @@ class Service:
                 pool=self._plan.pool,
                 node=self._plan.node,
                 slots=self._plan.slots,
+                storage_dir=str(self._plan.storage_dir or self._plan.data_dir / STORAGE_FOLDER),
             )
         )
 

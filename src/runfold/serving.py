@@ -23,3 +23,4 @@ class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     pool: str
     node: str
     slots: int
+    storage_dir: str

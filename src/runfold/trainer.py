@@ -18,11 +18,13 @@ from runfold.pickling import pickle_function
 from runfold.progress import progress
 from runfold.result import result_of
 from runfold.run import Order, run_job
+from runfold.workers.payload import pickle_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from os import PathLike
 
+    from runfold.events.base import Json
     from runfold.result import Result
 
 _BLOB_PREFIX: Final = "blob:sha256:"
@@ -31,13 +33,17 @@ _BLOB_PREFIX: Final = "blob:sha256:"
 class RunConfig(Config, frozen=True, kw_only=True):
     """What a run is called, where it keeps things, how it deals with failures.
 
-    `name` names the run (its id is the name and a short suffix). `env` is set in the ranks; `secret_env` names
-    variables that they take from the supervisor's environment and that are never written down. `data_dir` and
-    `server` say where the service is looked for, instead of RUNFOLD_DATA and RUNFOLD_SERVER.
+    `name` names the run (its id is the name and a short suffix), and its directory within `storage_path`: a run that
+    shares both with an earlier one continues it. `storage_path` is a path or any URL that fsspec knows, to which
+    `storage_options` go; with `storage_filesystem`, a filesystem of fsspec, it is a path on that. `env` is set in the
+    ranks; `secret_env` names variables that they take from the supervisor's environment and that are never written
+    down. `data_dir` and `server` say where the service is looked for, instead of RUNFOLD_DATA and RUNFOLD_SERVER.
     """
 
     name: str | None = None
     storage_path: str | PathLike[str] | None = None
+    storage_filesystem: object | None = None
+    storage_options: dict[str, Json] = {}
     failure_config: FailureConfig = FailureConfig()
     checkpoint_config: CheckpointConfig = CheckpointConfig()
     timeouts: Timeouts = Timeouts()
@@ -81,7 +87,9 @@ class Trainer:
         else:
             _check_function(train_loop_per_worker)
             self._blob = pickle_function(train_loop_per_worker)
-            entrypoint = _BLOB_PREFIX + hashlib.sha256(self._blob).hexdigest()
+            entrypoint = _blob_name(self._blob)
+        given = self._run_config.storage_filesystem
+        self._filesystem = None if given is None else pickle_any(given)
         scaling = scaling_config or ScalingConfig()
         self._locally = scaling.max_workers == 0
         if self._locally:
@@ -108,13 +116,18 @@ class Trainer:
             return run_locally(self._job, self._function)
         where = find(self._run_config.data_dir, self._run_config.server)
         with progress() as onlooker:
-            order = Order(job=self._job, where=where, onlooker=onlooker, say=_say, blob=self._blob, keep_returned=True)
+            order = Order(
+                job=self._job, where=where, onlooker=onlooker, say=_say, blobs=self._blobs(), keep_returned=True
+            )
             outcome = run_blocking(run_job(order))
         result = result_of(outcome.state, blob=outcome.returned, where=where)
         if result.error is not None:
             result.error.result = result
             raise result.error
         return result
+
+    def _blobs(self) -> tuple[bytes, ...]:
+        return tuple(blob for blob in (self._blob, self._filesystem) if blob is not None)
 
     def _make_job(
         self,
@@ -134,6 +147,9 @@ class Trainer:
             "timeouts": given.timeouts,
             "backend": backend or BackendConfig(),
             "storage_path": None if given.storage_path is None else str(given.storage_path),
+            "storage_name": given.name,
+            "storage_options": given.storage_options,
+            "storage_filesystem": None if self._filesystem is None else _blob_name(self._filesystem),
             "metrics_ranks": given.metrics_ranks,
             "pool": given.pool,
             "env": given.env,
@@ -143,6 +159,10 @@ class Trainer:
             "priority": given.priority,
         }
         return complete(fields)
+
+
+def _blob_name(blob: bytes) -> str:
+    return _BLOB_PREFIX + hashlib.sha256(blob).hexdigest()
 
 
 def _check_function(function: object) -> None:

@@ -12,12 +12,14 @@ import pytest
 
 from runfold.events.limits import COLLECTIVE_MAX_BYTES, VALUE_INLINE_MAX_BYTES
 from runfold.workers import errors, payload, session
+from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.frames import HEADER
 from runfold.workers.link import FROM_RANK, Report, Start
 from runfold.workers.ranklink import RankLink
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 
 def start() -> Start:
@@ -58,6 +60,7 @@ def read(runner: socket.socket) -> Report:
         lambda: session.report({"a": 1}),
         session.get_context,
         session.get_checkpoint,
+        session.should_checkpoint,
         session.barrier,
         lambda: session.broadcast_from_rank_zero(1),
         lambda: session.all_gather(1),
@@ -134,12 +137,14 @@ def test_a_large_report_below_the_limit_is_sent(runner: socket.socket) -> None:
     assert len(str(read(runner).metrics["text"])) == VALUE_INLINE_MAX_BYTES - 100
 
 
-def test_checkpoints_are_refused_naming_what_is_missing(runner: socket.socket) -> None:
-    with pytest.raises(NotImplementedError, match="does not upload checkpoints yet; nothing was reported"):
-        session.report({"a": 1}, checkpoint=object())
+def test_checkpoints_are_refused_naming_what_is_missing(runner: socket.socket, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must be a Checkpoint, not object"):
+        session.report({"a": 1}, checkpoint=object())  # type: ignore[arg-type]  # what the test is about
     with pytest.raises(ValueError, match="needs a checkpoint"):
         session.report({"a": 1}, validation=True)
-    with pytest.raises(NotImplementedError, match="get_storage"):
+    with pytest.raises(RuntimeError, match="no storage"):
+        session.report({"a": 1}, checkpoint=Checkpoint.from_directory(tmp_path))
+    with pytest.raises(RuntimeError, match="get_storage"):
         session.get_context().get_storage()
     session.report({"a": 1})
     assert read(runner).index == 0

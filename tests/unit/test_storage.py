@@ -11,13 +11,16 @@ import pytest
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointNameError, StorageError
 from runfold.workers.files import _LocalFiles, _RemoteFiles
+from runfold.workers.layout import StorageSpec
 from runfold.workers.retry import Retries, retried
-from runfold.workers.storage import Storage, StorageSpec, check_name, default_name, open_storage
+from runfold.workers.storage import Storage, check_name, default_name, open_storage
 
 
 @pytest.fixture(params=["path", "file", "memory", "given", "options"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
-    fsspec.filesystem("memory").store.clear()
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/runs"):
+        memory.rm("/runs", recursive=True)
     given = pickle.dumps(fsspec.filesystem("memory"))
     specs = {
         "path": StorageSpec(url=str(tmp_path / "runs"), name="digits"),

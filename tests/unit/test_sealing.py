@@ -1,0 +1,232 @@
+"""Sealing and what surrounds it, on local files and in memory: a checkpoint is whole, or it is not there."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import fsspec
+import msgspec
+import pytest
+
+from runfold.events.checkpoints import with_rank
+from runfold.events.config import CheckpointConfig
+from runfold.events.tasks import Task
+from runfold.workers.checkpoint import Checkpoint
+from runfold.workers.errors import CheckpointClashError, CheckpointNameError, StorageError
+from runfold.workers.keeper import Ask, done
+from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
+from runfold.workers.sealing import SealOrder, delete, doubt, look, seal
+from runfold.workers.storage import Storage, open_storage
+from runfold.workers.upload import Author, Uploads
+
+NAME = "checkpoint_000000_1"
+
+
+@pytest.fixture(params=["local", "memory"])
+def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
+    memory = fsspec.filesystem("memory")
+    if memory.exists("/runs"):
+        memory.rm("/runs", recursive=True)
+    url = str(tmp_path / "runs") if request.param == "local" else "memory://runs"
+    return open_storage(StorageSpec(url=url, name="digits"))
+
+
+def uploads(storage: Storage, rank: int = 0, attempt: int = 1, run: str = "r1", threads: int = 1) -> Uploads:
+    author = Author(run=run, attempt=attempt, rank=rank, life=1, node="local")
+    return Uploads(storage, author, CheckpointConfig(upload_retries_max=0, upload_threads_max=threads))
+
+
+def local(folder: Path, **texts: str) -> Checkpoint:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return Checkpoint.from_directory(folder)
+
+
+def order(*ranks: int, name: str = NAME, attempt: int = 1, index: int = 0, world_size: int = 2) -> SealOrder:
+    held = ""
+    for rank in ranks:
+        held = with_rank(held, rank)
+    return SealOrder(name=name, index=index, attempt=attempt, ranks=held, world_size=world_size)
+
+
+def manifest(storage: Storage, name: str = NAME) -> Manifest:
+    return msgspec.json.decode(storage.files.read(storage.inner(name, MANIFEST)), type=Manifest)
+
+
+def two_ranks(storage: Storage, tmp_path: Path, name: str = NAME) -> None:
+    uploads(storage, 1).copy(local(tmp_path / "b", b="bb", shared="same"), name, 0, {"loss": 2}, named=False)
+    uploads(storage, 0).copy(local(tmp_path / "a", a="a", shared="same"), name, 0, {"loss": 1}, named=False)
+
+
+def test_the_manifest_names_every_file_its_rank_size_and_digest(storage: Storage, tmp_path: Path) -> None:
+    two_ranks(storage, tmp_path)
+    sealed = seal(storage, "r1", order(0, 1, world_size=4))
+    found = manifest(storage)
+    assert [(file.path, file.rank, file.size) for file in found.files] == [("a", 0, 1), ("b", 1, 2), ("shared", 0, 4)]
+    assert found.files[1].sha256 == hashlib.sha256(b"bb").hexdigest()
+    assert found.ranks_without_files == (2, 3)
+    assert (sealed.size_bytes, sealed.metrics) == (7, {"loss": 1})
+    data = storage.files.read(storage.inner(NAME, MANIFEST))
+    assert sealed.manifest_digest == hashlib.sha256(data).hexdigest()
+    assert not [file for file in storage.files.find(storage.path(NAME)) if "part-" in file]
+    with storage.checkpoint(NAME).as_directory() as folder:
+        assert Path(folder, "b").read_text() == "bb"
+
+
+def test_sealing_again_is_the_same_seal(storage: Storage, tmp_path: Path) -> None:
+    two_ranks(storage, tmp_path)
+    assert seal(storage, "r1", order(0, 1)) == seal(storage, "r1", order(0, 1))
+    with pytest.raises(StorageError, match=r"is sealed already.*run r1"):
+        seal(storage, "r2", order(0, 1))
+
+
+def test_a_part_that_cannot_be_seen_is_told_with_advice(storage: Storage, tmp_path: Path) -> None:
+    two_ranks(storage, tmp_path)
+    with pytest.raises(StorageError, match=r"what rank 2 uploaded.*cannot be seen.*shared filesystem"):
+        seal(storage, "r1", order(0, 1, 2))
+    assert not storage.files.exists(storage.inner(NAME, MANIFEST))
+
+
+def test_the_files_of_another_attempt_are_not_taken_for_this_ones(storage: Storage, tmp_path: Path) -> None:
+    uploads(storage, 0, attempt=1).copy(local(tmp_path / "a", a="old"), "mine", 0, {}, named=False)
+    with pytest.raises(StorageError, match="are of run r1, attempt 1"):
+        seal(storage, "r1", order(0, name="mine", attempt=2))
+    uploads(storage, 0, attempt=2).copy(local(tmp_path / "b", b="new"), "mine", 0, {})
+    seal(storage, "r1", order(0, name="mine", attempt=2))
+    left = [file for file in storage.files.find(storage.path("mine")) if not file.startswith(".runfold")]
+    assert left == ["b"], "what the attempt before had left is gone"
+
+
+@pytest.mark.parametrize(("change", "words"), [("", "is missing"), ("more", "has 4 bytes")])
+def test_a_file_that_is_not_what_was_uploaded_is_named(
+    storage: Storage, tmp_path: Path, change: str, words: str
+) -> None:
+    two_ranks(storage, tmp_path)
+    if change:
+        storage.files.write(storage.path(f"{NAME}/b"), change.encode())
+    else:
+        storage.files.remove_files([storage.path(f"{NAME}/b")])
+    with pytest.raises(StorageError, match=rf"b of rank 1 {words}"):
+        seal(storage, "r1", order(0, 1))
+
+
+def test_one_file_of_several_ranks_is_as_the_last_of_them_left_it(storage: Storage, tmp_path: Path) -> None:
+    uploads(storage, 0).copy(local(tmp_path / "a", model="of 0"), NAME, 0, {}, named=False)
+    uploads(storage, 1).copy(local(tmp_path / "b", model="of 1"), NAME, 0, {}, named=False)
+    seal(storage, "r1", order(0, 1))
+    assert [(file.path, file.rank) for file in manifest(storage).files] == [("model", 1)]
+    assert Path(storage.checkpoint(NAME).to_directory(tmp_path / "got"), "model").read_text() == "of 1"
+
+
+def test_one_that_none_of_them_has_written_is_no_checkpoint(storage: Storage, tmp_path: Path) -> None:
+    uploads(storage, 0).copy(local(tmp_path / "a", model="of 0"), NAME, 0, {}, named=False)
+    uploads(storage, 1).copy(local(tmp_path / "b", model="of 1"), NAME, 0, {}, named=False)
+    storage.files.write(storage.path(f"{NAME}/model"), b"torn")
+    with pytest.raises(StorageError, match="model"):
+        seal(storage, "r1", order(0, 1))
+
+
+# --- deleting
+
+
+def test_only_what_is_told_is_deleted_and_sealed_ones_by_name_alone(storage: Storage, tmp_path: Path) -> None:
+    two_ranks(storage, tmp_path)
+    assert delete(storage, ["none"], sealed=True) == ["none"]
+    seal(storage, "r1", order(0, 1))
+    assert delete(storage, [NAME], sealed=False) == []
+    assert storage.files.exists(storage.path(NAME))
+    assert delete(storage, [NAME], sealed=True) == [NAME]
+    assert not storage.files.find(storage.path(NAME))
+
+
+def test_a_checkpoint_within_anothers_directory_stays(storage: Storage, tmp_path: Path) -> None:
+    for name in ("a", "a/b"):
+        uploads(storage).copy(local(tmp_path / "x", model="m"), name, 0, {})
+        seal(storage, "r1", order(0, name=name))
+    delete(storage, ["a"], sealed=True)
+    assert not storage.files.exists(storage.path("a/model"))
+    assert storage.files.exists(storage.path("a/b/model"))
+
+
+# --- looking
+
+
+def test_what_an_earlier_run_left_is_found_and_what_was_never_whole_is_gone(storage: Storage, tmp_path: Path) -> None:
+    assert look(storage, "r1", None).run is None
+    for index, name in enumerate(("checkpoint_000000_1", "epoch/1", "checkpoint_000002_1")):
+        uploads(storage).copy(local(tmp_path / "x", m="m"), name, index, {"eval": {"loss": index}}, named=False)
+        if index < 2:
+            seal(storage, "r1", order(0, name=name, index=index, world_size=1))
+    doubt(storage, "r1", ["epoch/1"])
+    found = look(storage, "r2", "eval/loss")
+    assert found.run == "r1"
+    assert [(one.name, one.index, one.score) for one in found.checkpoints] == [
+        ("checkpoint_000000_1", 0, 0.0),
+        ("epoch/1", 1, 1.0),
+    ]
+    assert found.doubtful == ("epoch/1",)
+    assert not storage.files.find(storage.path("checkpoint_000002_1"))
+    assert look(storage, "r2", "eval/none").checkpoints[0].score is None
+
+
+# --- by the keeper
+
+
+def test_the_keeper_does_what_a_task_says(storage: Storage, tmp_path: Path) -> None:
+    def does(kind: str, **arguments: object) -> object:
+        task = Task(id="t", kind=kind, arguments=msgspec.to_builtins(arguments))
+        return done(Ask(task=task, run="r1", spec=storage.spec))
+
+    two_ranks(storage, tmp_path)
+    args = msgspec.to_builtins(order(0, 1))
+    sealed = done(Ask(task=Task(id="t", kind="seal", arguments=args), run="r1", spec=storage.spec)).sealed
+    assert sealed is not None
+    does("doubt", names=[NAME])
+    assert does("open", attribute="loss").value["checkpoints"][0]["score"] == 1.0  # type: ignore[attr-defined]  # Answer
+    assert does("delete", names=[NAME], sealed=True).value == [NAME]  # type: ignore[attr-defined]  # Answer
+    with pytest.raises(CheckpointNameError):
+        does("delete", names=["../other-run"], sealed=True)
+    with pytest.raises(StorageError, match="no task of kind 'dance'"):
+        does("dance")
+
+
+# --- uploading
+
+
+def test_a_name_that_is_taken_is_the_reports_error(storage: Storage, tmp_path: Path) -> None:
+    one = uploads(storage)
+    one.copy(local(tmp_path / "x", m="m"), "mine", 0, {})
+    with pytest.raises(CheckpointClashError, match="reported by this rank before"):
+        one.copy(local(tmp_path / "x", m="m"), "mine", 1, {})
+    seal(storage, "r1", order(0, name="mine"))
+    with pytest.raises(CheckpointClashError, match="is a committed checkpoint"):
+        uploads(storage, attempt=2).copy(local(tmp_path / "x", m="m"), "mine", 2, {})
+
+
+def test_files_that_are_there_are_taken_as_they_are(storage: Storage, tmp_path: Path) -> None:
+    storage.files.write(storage.path("there/deep/m"), b"model")
+    storage.files.write(storage.path("there/n"), b"more")
+    uploads(storage).take("there", 0, {})
+    assert seal(storage, "r1", order(0, name="there")).size_bytes == 9
+    storage.files.write(storage.path("other/m"), b"model")
+    storage.files.write(storage.path("other/of another rank"), b"x")
+    uploads(storage).take("other", 1, {}, source=local(tmp_path / "x", m="model"))
+    assert seal(storage, "r1", order(0, name="other", index=1)).size_bytes == 5
+
+
+def test_many_files_go_up_side_by_side_and_a_missing_directory_is_named(storage: Storage, tmp_path: Path) -> None:
+    names = {f"f{number}": str(number) for number in range(20)}
+    uploads(storage, threads=4).copy(local(tmp_path / "x", **names), NAME, 0, {}, named=False)
+    seal(storage, "r1", order(0, world_size=1))
+    assert len(manifest(storage).files) == 20
+    with pytest.raises(FileNotFoundError, match="gone"):
+        uploads(storage).copy(Checkpoint(tmp_path / "gone"), NAME, 1, {}, named=False)
+
+
+def test_a_checkpoint_of_another_filesystem_is_uploaded_too(storage: Storage, tmp_path: Path) -> None:
+    fsspec.filesystem("memory").pipe_file("/elsewhere/m", b"model")
+    uploads(storage).copy(Checkpoint("memory://elsewhere"), NAME, 0, {}, named=False)
+    assert storage.files.read(storage.path(f"{NAME}/m")) == b"model"

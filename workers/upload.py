@@ -1,0 +1,168 @@
+"""One rank's part of a checkpoint: its files copied into the report's directory, the part file last.
+
+Nothing here makes a checkpoint count: that is the seal, once every rank has passed the report.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import shutil
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from runfold.events.base import Json
+from runfold.events.config import CheckpointConfig
+from runfold.workers.checkpoint import Checkpoint
+from runfold.workers.errors import CheckpointClashError
+from runfold.workers.files import copy
+from runfold.workers.layout import INNER, MANIFEST, Part, PartFile, part_name
+from runfold.workers.retry import Retries, retried
+from runfold.workers.storage import Storage
+
+UploadFn = Callable[[Checkpoint, str], Checkpoint]
+
+
+class Author(msgspec.Struct, frozen=True, kw_only=True):
+    """Who uploads: its part file says so."""
+
+    run: str
+    attempt: int
+    rank: int
+    life: int
+    node: str
+
+
+class Uploads:
+    """Uploads a rank's files. Every call may raise `StorageError`, `CheckpointClashError` or one of `transient()`."""
+
+    def __init__(self, storage: Storage, author: Author, config: CheckpointConfig) -> None:
+        self.storage = storage
+        self._author = author
+        self._config = config
+        self._retries = Retries(retries_max=config.upload_retries_max)
+        self._visible = False
+
+    def copy(
+        self, checkpoint: Checkpoint, name: str, index: int, metrics: dict[str, Json], *, named: bool = True
+    ) -> None:
+        """Copy the files of a checkpoint into the directory `name`."""
+        self._check_visible()
+        if named:
+            self._check_free(name)
+        if checkpoint.files.local:
+            self._copy_from(Path(checkpoint.path), name, index, metrics)
+            return
+        with checkpoint.as_directory() as folder:
+            self._copy_from(Path(folder), name, index, metrics)
+
+    def take(self, name: str, index: int, metrics: dict[str, Json], *, source: Checkpoint | None = None) -> None:
+        """Take the files of a directory as they are: somebody else has put them there, out of `source` perhaps."""
+        self._check_visible()
+        self._check_free(name)
+        path = self.storage.path(name)
+        found = {file: size for file, size in self.storage.files.find(path).items() if not _is_inner(file)}
+        here = Path(source.path) if source is not None and source.files.local else None
+        own = {file: size for file, size in found.items() if here is not None and (here / file).is_file()}
+        files = [self._taken(path, file, size, here) for file, size in sorted((own or found).items())]
+        self._write_part(name, index, metrics, files)
+
+    def _taken(self, path: str, file: str, size: int, here: Path | None) -> PartFile:
+        local = here / file if here is not None else None
+        if local is not None and local.is_file() and local.stat().st_size == size:
+            # What was uploaded unchanged need not be read back.
+            with local.open("rb") as reading:
+                return PartFile(file, *copy(reading, None))
+        there = posixpath.join(path, file)
+        size, digest = retried(lambda: self.storage.files.digest(there), self._retries, f"reading {there}")
+        return PartFile(file, size, digest)
+
+    def _copy_from(self, folder: Path, name: str, index: int, metrics: dict[str, Json]) -> None:
+        path = self.storage.path(name)
+        if not folder.is_dir():
+            raise FileNotFoundError(f"there is no directory {folder} to upload")
+        sources = sorted(_files_of(folder))
+        chunk_bytes = self._config.upload_chunk_bytes
+
+        def put(file: str) -> PartFile:
+            there = posixpath.join(path, file)
+            size, digest = retried(
+                lambda: self.storage.files.put(folder / file, there, chunk_bytes), self._retries, f"uploading {there}"
+            )
+            return PartFile(file, size, digest)
+
+        threads = min(self._config.upload_threads_max, len(sources))
+        if threads > 1:
+            with ThreadPoolExecutor(threads, thread_name_prefix="runfold-upload") as pool:
+                files = list(pool.map(put, sources))
+        else:
+            files = [put(file) for file in sources]
+        self._write_part(name, index, metrics, files)
+
+    def _write_part(self, name: str, index: int, metrics: dict[str, Json], files: list[PartFile]) -> None:
+        who = self._author
+        part = Part(
+            run=who.run,
+            attempt=who.attempt,
+            life=who.life,
+            rank=who.rank,
+            index=index,
+            files=tuple(files),
+            metrics=metrics,
+        )
+        path, data = self.storage.inner(name, part_name(who.rank)), msgspec.json.encode(part)
+        retried(lambda: self.storage.files.write(path, data), self._retries, f"uploading {path}")
+
+    def _check_visible(self) -> None:
+        if not self._visible:
+            retried(lambda: self.storage.check_visible(self._author.node), self._retries, "looking for the marker")
+            self._visible = True
+
+    def _check_free(self, name: str) -> None:
+        """Raise `CheckpointClashError` when a directory is a sealed checkpoint, or this rank's of this attempt."""
+        files, who = self.storage.files, self._author
+        if retried(lambda: files.exists(self.storage.inner(name, MANIFEST)), self._retries, f"looking into {name}"):
+            raise CheckpointClashError(
+                f"checkpoint_dir_name: {name!r} is a committed checkpoint of this run; choose another name"
+            )
+        try:
+            part = msgspec.json.decode(files.read(self.storage.inner(name, part_name(who.rank))), type=Part)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return
+        if (part.run, part.attempt, part.life) == (who.run, who.attempt, who.life):
+            raise CheckpointClashError(
+                f"checkpoint_dir_name: {name!r} was reported by this rank before (report {part.index}); choose another"
+            )
+
+
+def discard(checkpoint: Checkpoint) -> None:
+    """Delete the local directory of a checkpoint that was uploaded; trouble with it is only said."""
+    if not checkpoint.files.local:
+        return
+    try:
+        shutil.rmtree(checkpoint.path)
+    except OSError as error:
+        sys.stderr.write(f"runfold: {checkpoint.path} was uploaded and could not be deleted here: {error}\n")
+
+
+def holds(checkpoint: Checkpoint, storage: Storage) -> bool:
+    """Whether the storage lies in a checkpoint's own directory: then that must not be deleted."""
+    if not (checkpoint.files.local and storage.files.local):
+        return False
+    return Path(storage.root).resolve().is_relative_to(Path(checkpoint.path).resolve())
+
+
+def _files_of(folder: Path) -> list[str]:
+    found: list[str] = []
+    for where, _, names in os.walk(folder):
+        within = Path(where).relative_to(folder)
+        found += [(within / name).as_posix() for name in names]
+    return [file for file in found if not _is_inner(file)]
+
+
+def _is_inner(file: str) -> bool:
+    return INNER in file.split("/")
