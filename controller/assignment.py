@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
+from runfold.controller.failing import can_keep
+from runfold.controller.gating import open_question
 from runfold.events.assignment import Assignment, PlaceWanted, Rendezvous, SourceGiven, StopOrder, Want, Work
+from runfold.events.gates import RESIZE, START
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -20,6 +23,7 @@ from runfold.events.state import (
     Scheduling,
     ShuttingDown,
 )
+from runfold.events.tasks import AT_THE_POOL
 
 if TYPE_CHECKING:
     from runfold.events.entry import Head
@@ -42,9 +46,10 @@ def assignment(state: RunState, head: Head) -> Assignment:
         accepted_at=state.accepted_at,
         folded={name: source.folded for name, source in state.sources.items()},
         joined=_joined(state),
+        tasks=_tasks(state) if want != "gone" else (),
     )
     if want == "gone" or group is None:
-        return base
+        return replace(base, job=work(state)) if base.tasks else base
     return replace(
         base,
         num_workers=group.num_workers,
@@ -54,8 +59,8 @@ def assignment(state: RunState, head: Head) -> Assignment:
         places=_places(state),
         layout=group.layout if want == "train" else (),
         rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
+        label_selector=group.label_selector or scaling.label_selector,
         job=None if want == "stop" and not state.tasks else work(state),
-        tasks=_tasks(state),
         stop=_stop_order(state) if want == "stop" else None,
     )
 
@@ -67,12 +72,20 @@ def wanted(state: RunState) -> Want:
             return "train" if state.group is not None and state.group.layout else "place"
         case Running() | Preempting():
             return "train"
+        case Restarting() if _asking(state, state.phase):
+            return "train"  # what lives is kept until the gate that is asked has answered
         case Initializing() | Restarting() | Rescheduling() | Resizing() | ShuttingDown():
             return "stop"
         case Finished() | Errored() | Aborted():
             return "gone"
         case _:
             assert_never(state.phase)
+
+
+def _asking(state: RunState, phase: Restarting) -> bool:
+    """Whether a gate is asked about the next attempt, and the places are kept for it."""
+    asked = open_question(state, RESIZE) or open_question(state, START)
+    return asked and phase.not_before_t <= phase.since_t and can_keep(state, phase.failure)
 
 
 def _excluded(state: RunState) -> tuple[str, ...]:
@@ -125,6 +138,10 @@ def work(state: RunState) -> Work:
         first_index=state.checkpoints.base,
         waits=group is not None and group.waits,
         wanted=_wanted(state),
+        validation=job.validation,
+        hooks=job.hooks,
+        datasets=job.datasets,
+        arguments=group.arguments if group is not None else {},
     )
 
 
@@ -137,14 +154,23 @@ def _wanted(state: RunState) -> str | None:
 
 
 def _tasks(state: RunState) -> tuple[Task, ...]:
-    """Give the tasks to the runner of rank 0, or to the first that there is; what has ended is nobody's."""
+    """Give the tasks to the runner of rank 0, or to the first that there is; what has ended is nobody's.
+
+    The supervisor does those that need no group, and all of them once there is none.
+    """
     group = state.group
-    if group is None or not group.places:
-        return ()
-    first = group.layout[0].place if group.layout else 0
-    places = [group.places[first], *group.places]
-    source = next((place.source for place in places if place.healthy), "")
-    return tuple(replace(one.task, source=source) for one in state.tasks if one.end is None)
+    runner = ""
+    if group is not None and group.places:
+        first = group.layout[0].place if group.layout else 0
+        places = [group.places[first], *group.places]
+        runner = next((place.source for place in places if place.healthy), "")
+    if group is not None and group.released:
+        runner = state.supervisor
+    return tuple(
+        replace(one.task, source=state.supervisor if one.task.kind in AT_THE_POOL else runner)
+        for one in state.tasks
+        if one.end is None
+    )
 
 
 def _stop_order(state: RunState) -> StopOrder:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from runfold.controller.policies import Policies
     from runfold.events.entry import AnyInput
-    from runfold.events.state import AnyState, Restoring, TakeOver, Unborn
+    from runfold.events.marks import TakeOver
+    from runfold.events.state import AnyState, Restoring, Unborn
     from runfold.events.transitions import AnyTransition
 
 DECIDE_ROUNDS_MAX_COUNT: Final = 2048

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from runfold.controller.gating import closed as hook_closed
+from runfold.controller.gating import follow
+from runfold.controller.validating import judged, validate
 from runfold.controller.words import listed
 from runfold.events.base import Value, relative
-from runfold.events.checkpoints import doomed, ranks_in, score_of
+from runfold.events.checkpoints import ValidationWish, doomed, ranks_in, score_of
 from runfold.events.state import Rescheduling, Resizing, Restarting, Scheduling, ShuttingDown
-from runfold.events.tasks import DELETE, DOUBT, OPEN, SEAL, Task, seal_id
+from runfold.events.tasks import DELETE, DOUBT, HOOK, OPEN, SEAL, VALIDATION, Task, seal_id
 from runfold.events.transitions import (
     CheckpointCommitted,
     CheckpointsDoubted,
@@ -42,7 +45,16 @@ class Found(Value, frozen=True, kw_only=True):
 
 def keep(state: RunState) -> tuple[AnyTransition, ...]:
     """Return the transitions that checkpoints and tasks call for; none when they wait."""
-    return _open(state) or _close(state) or _seal(state) or _retain(state) or _clear(state) or _warn(state)
+    return (
+        _open(state)
+        or _close(state)
+        or _seal(state)
+        or validate(state)
+        or follow(state)
+        or _retain(state)
+        or _clear(state)
+        or _warn(state)
+    )
 
 
 # --- the beginning
@@ -74,12 +86,18 @@ def _open(state: RunState) -> tuple[AnyTransition, ...]:
 
 def _close(state: RunState) -> tuple[AnyTransition, ...]:
     for one in state.tasks:
-        if one.end is not None:
-            return (_closed(state, one, one.end),)
+        if one.end is None:
+            continue
+        ended = _closed(state, one, one.end)
+        if one.task.kind == HOOK and isinstance(ended, TaskClosed):
+            return hook_closed(state, one, one.end, ended)
+        return (ended,)
     return ()
 
 
 def _closed(state: RunState, one: OpenTask, end: TaskEnd) -> AnyTransition:
+    if one.task.kind == VALIDATION:
+        return judged(state, one, end)
     if one.task.kind == SEAL and end.outcome == "done" and end.sealed is not None:
         return _commit(state, one, end)
     if one.task.kind == OPEN and end.outcome == "done":
@@ -103,6 +121,7 @@ def _ending_words(one: OpenTask, end: TaskEnd) -> str:
         OPEN: "the storage was looked into: nothing to continue from",
         DELETE: f"deleted: {listed(names_of(task))}",
         DOUBT: f"marked as doubtful: {listed(names_of(task))}",
+        HOOK: f"the gate {task.arguments.get('hook')} answered",
     }.get(task.kind, f"task {task.id} is over")
     if end.outcome == "done":
         return what
@@ -111,6 +130,7 @@ def _ending_words(one: OpenTask, end: TaskEnd) -> str:
         OPEN: "the storage cannot be used",
         DELETE: f"not deleted: {listed(names_of(task))}",
         DOUBT: f"not marked as doubtful: {listed(names_of(task))}",
+        HOOK: f"the gate {task.arguments.get('hook')} gave no answer",
     }.get(task.kind, what)
     return f"{failed}: {why}"
 
@@ -141,9 +161,16 @@ def _commit(state: RunState, one: OpenTask, end: TaskEnd) -> CheckpointCommitted
         shards=shards,
         score=score,
         named=arguments.get("named") is True,
+        validation=_wish(state, arguments),
         cause=relative(end.cause, state.n),
         reason=f"{name} is whole: {size} bytes of {shards} rank{'s' if shards != 1 else ''}{more}{begins}",
     )
+
+
+def _wish(state: RunState, arguments: dict[str, Json]) -> ValidationWish | None:
+    """Return how a checkpoint is to be validated, if that was asked for and can be done."""
+    wish = arguments.get("validation")
+    return msgspec.convert(wish, ValidationWish) if wish is not None and state.job.validation is not None else None
 
 
 def _found(value: Json) -> Found | None:
@@ -220,6 +247,8 @@ def _sealing(state: RunState, group: Group, one: Gathering) -> TaskOrdered:
         "world_size": len(group.ranks),
         "named": one.named > 0,
     }
+    if one.validation is not None:
+        arguments["validation"] = msgspec.to_builtins(one.validation)
     task = Task(id=seal_id(one.name), kind=SEAL, arguments=arguments, deadline_t=_deadline_t(state))
     without = len(group.ranks) - len(have)
     rest = f", {without} without files" if without else ""
@@ -269,7 +298,14 @@ def _clear(state: RunState) -> tuple[AnyTransition, ...]:
 def _delete(state: RunState, names: list[str], cause: Cause, reason: str, *, sealed: bool) -> TaskOrdered:
     """`sealed`: also what has its manifest; otherwise that is left alone, whoever sealed it."""
     arguments: dict[str, Json] = {"names": list(names), "sealed": sealed, "attempt": state.attempt}
-    task = Task(id=f"{DELETE}-{state.checkpoints.orders + 1}", kind=DELETE, arguments=arguments)
+    # What a validation that outlived the group has brought about is waited for, so not without a limit.
+    late = not state.held and state.job.validation is not None
+    task = Task(
+        id=f"{DELETE}-{state.checkpoints.orders + 1}",
+        kind=DELETE,
+        arguments=arguments,
+        deadline_t=_deadline_t(state) if late else None,
+    )
     return TaskOrdered(task=task, cause=cause, reason=reason)
 
 

@@ -23,8 +23,9 @@ from runfold.events.transitions import NodeAdmitted, RequestAccepted, RequestRef
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from runfold.events.marks import PendingRequest
     from runfold.events.requests import AnyRequest
-    from runfold.events.state import PendingRequest, RunState
+    from runfold.events.state import RunState
     from runfold.events.transitions import AnyTransition
 
 

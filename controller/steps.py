@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from runfold.controller.failing import can_keep, decide_failure, open_failures, reclaimed, timed_out
+from msgspec.structs import replace
+
+from runfold.controller.failing import (
+    can_keep,
+    decide_failure,
+    open_failures,
+    reclaimed,
+    shut_down_errored,
+    timed_out,
+)
+from runfold.controller.gating import arguments_of, before_attempt, before_layout, passed, selector_of
+from runfold.controller.gating import failed as gate_failed
 from runfold.controller.keeping import doubt, sealing
 from runfold.controller.layout import lay_out, layout_words
 from runfold.controller.policies import Hold
+from runfold.controller.validating import await_final
 from runfold.controller.words import because, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
+from runfold.events.gates import ABORT, FAILURE, SHUTDOWN
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -24,12 +37,16 @@ from runfold.events.state import (
     Scheduling,
     ShuttingDown,
 )
-from runfold.events.transitions import AttemptStarted, GroupLaidOut, StateChanged
+from runfold.events.tasks import DELETE, HOOK
+from runfold.events.transitions import AttemptStarted, FailureDecided, GroupLaidOut, StateChanged
 
 if TYPE_CHECKING:
     from runfold.controller.policies import Policies
-    from runfold.events.base import Cause
-    from runfold.events.state import Ending, Group, RunState
+    from runfold.events.base import Cause, Json
+    from runfold.events.failures import Failure
+    from runfold.events.marks import Ending
+    from runfold.events.state import Group, RunState
+    from runfold.events.tasks import Task
     from runfold.events.transitions import AnyTransition, EndName, StateName
 
 Step = tuple["AnyTransition", ...]
@@ -38,7 +55,7 @@ Step = tuple["AnyTransition", ...]
 def step_of_state(state: RunState, policies: Policies) -> Step:
     """Return the transitions that the present state calls for; none when it waits."""
     if state.ending is not None and not isinstance(state.phase, ShuttingDown | Finished | Errored | Aborted):
-        return (_shut_down_for(state, state.ending),)
+        return _shut_down_for(state, state.ending)
     phase, group = state.phase, state.group
     match phase:
         case Initializing():
@@ -78,11 +95,21 @@ def _next_attempt(state: RunState, policies: Policies, cause: Cause, num_workers
 
 
 def _begin(state: RunState, cause: Cause, num_workers: int, *, kept: bool) -> Step:
+    answer = before_attempt(state, num_workers, cause)
+    if isinstance(answer, tuple):
+        return answer
     attempt = state.attempt + 1
     where = "on the places of the attempt before" if kept else f"on pool {state.job.pool}"
     reason, cause = f"attempt {attempt}: {ranks(num_workers)} {where}", relative(cause, state.n)
     return (
-        AttemptStarted(attempt=attempt, num_workers=num_workers, kept=kept, cause=cause, reason=reason),
+        AttemptStarted(
+            attempt=attempt,
+            num_workers=num_workers,
+            kept=kept,
+            label_selector=selector_of(answer),
+            cause=cause,
+            reason=reason,
+        ),
         StateChanged(
             from_state=state_name(state.phase),
             to_state="scheduling",
@@ -114,26 +141,54 @@ def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
     if group.ranks and all(rank.started for rank in group.ranks):
         entered = f"{ranks(len(group.ranks))} in user code (attempt {group.attempt})"
         return (_change(state, "running", entered),)
-    if failed := decide_failure(state, open_failures(state), policies):
-        return failed
+    if failures := open_failures(state):
+        return _fail(state, failures, policies)
     if group.places and not group.layout and all(place.healthy for place in group.places):
-        return (_lay_out(state, group),)
+        return _lay_out(state, group)
     late = timed_out(state)
-    return decide_failure(state, (late,), policies) if late is not None else ()
+    return _fail(state, (late,), policies) if late is not None else ()
 
 
-def _lay_out(state: RunState, group: Group) -> GroupLaidOut:
+def _fail(state: RunState, failures: tuple[Failure, ...], policies: Policies) -> Step:
+    """Deal with failures: decided by the policy, after the gate that is asked before was."""
+    decided = decide_failure(state, failures, policies)
+    first = decided[0] if decided else None
+    if not isinstance(first, FailureDecided) or first.decision == "noop":
+        return decided
+    about: dict[str, Json] = {
+        "attempt": state.attempt,
+        "decision": first.decision,
+        "error": first.failure.error.headline,
+        "rank": first.failure.rank,
+    }
+    answer = passed(state, FAILURE, first.failure.cause, about)
+    if isinstance(answer, tuple):
+        return answer
+    error = gate_failed(answer, state, FAILURE)
+    if error is None:
+        return decided
+    reason = f"{first.reason}; the gate {FAILURE} raised {error.headline}: the run ends"
+    decision = replace(first, decision="raise", budget=None, spent=0, limit=0, reason=reason)
+    return (decision, shut_down_errored(state, first.failure, first.cause, reason))
+
+
+def _lay_out(state: RunState, group: Group) -> Step:
     layout = lay_out(group.places, group.num_workers, state.homes)
+    answer = before_layout(state, layout, _news(state, state.phase.cause))
+    if isinstance(answer, tuple):
+        return answer
     ready = group.places[layout[0].place].ready
     addr, port = (ready.addr, ready.port) if ready is not None else ("", 0)
-    return GroupLaidOut(
+    laid_out = GroupLaidOut(
         attempt=group.attempt,
         layout=layout,
         addr=addr,
         port=port,
+        arguments=arguments_of(answer),
         cause=relative(_news(state, state.phase.cause), state.n),
         reason=f"every runner is ready: {layout_words(layout, group.places)}; they meet at {addr}:{port}",
     )
+    return (laid_out,)
 
 
 # --- at work
@@ -146,7 +201,7 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
     if state.notice is not None and (nodes := _taken(state, group)):
         return (_preempt(state, nodes, state.notice.reason),)
     if failures:
-        return decide_failure(state, failures, policies)
+        return _fail(state, failures, policies)
     scaling = policies.scaling.running(state)
     if isinstance(scaling, Hold):
         return ()
@@ -206,7 +261,7 @@ def _preempting(state: RunState, group: Group, phase: Preempting, policies: Poli
         return _finished(state, group)
     reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
     if failures and not reclaims:
-        return decide_failure(state, failures, policies)
+        return _fail(state, failures, policies)
     nodes = _taken(state, group)
     if not nodes and not reclaims:
         return (_change(state, "running", f"{', '.join(phase.nodes)} stay after all", phase.cause),)
@@ -214,8 +269,8 @@ def _preempting(state: RunState, group: Group, phase: Preempting, policies: Poli
     if changed and state.notice is not None and not state.fired:
         return (_preempt(state, nodes, state.notice.reason),)
     if state.fired and not group.over:
-        return decide_failure(state, (*failures, reclaimed(state, phase, state.fired[0].cause)), policies)
-    return decide_failure(state, failures, policies) if group.over else ()
+        return _fail(state, (*failures, reclaimed(state, phase, state.fired[0].cause)), policies)
+    return _fail(state, failures, policies) if group.over else ()
 
 
 def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool:
@@ -227,9 +282,11 @@ def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool
 # --- towards the end
 
 
-def _shut_down_for(state: RunState, ending: Ending) -> StateChanged:
+def _shut_down_for(state: RunState, ending: Ending) -> Step:
     by = ending.by or "somebody"
-    return StateChanged(
+    if ending.next == "aborted" and isinstance(waits := passed(state, ABORT, ending.cause, {"by": by}), tuple):
+        return waits
+    change = StateChanged(
         from_state=state_name(state.phase),
         to_state="shutting_down",
         next=ending.next,
@@ -237,14 +294,14 @@ def _shut_down_for(state: RunState, ending: Ending) -> StateChanged:
         cause=relative(ending.cause, state.n),
         reason=f"{ending.next} by {by}{because(ending.reason)}",
     )
+    return (change,)
 
 
 def _shutting_down(state: RunState, phase: ShuttingDown) -> Step:
     if not state.held:
-        cause = _news(state, phase.cause)
-        return (_end(state, phase, phase.next, cause, phase.reason),)
-    if state.fired:
-        return (_give_up(state, phase, state.fired[0].cause),)
+        return _released(state, phase)
+    if fired := tuple(fired for fired in state.fired if fired.timer == "shutdown"):
+        return (_give_up(state, phase, fired[0].cause),)
     ending = state.ending
     sooner_t = state.t + state.job.timeouts.stop_grace_s
     if ending is not None and ending.next != phase.next and sooner_t < phase.deadline_t:
@@ -262,6 +319,30 @@ def _shutting_down(state: RunState, phase: ShuttingDown) -> Step:
     return ()
 
 
+def _released(state: RunState, phase: ShuttingDown) -> Step:
+    """Nothing is held any more: validations are awaited, and the last gate is asked. An abort waits for neither."""
+    cause, hurried = _news(state, phase.cause), state.ending is not None and state.ending.next != phase.next
+    if phase.next == "aborted" or hurried:
+        return (_end(state, phase, phase.next, cause, phase.reason),)
+    if (left := await_final(state, phase)) is not None:
+        return left
+    answer = passed(state, SHUTDOWN, phase.cause, {"next": phase.next})
+    if isinstance(answer, tuple):
+        return answer
+    if any(one.task.kind == HOOK or _is_late(one.task) for one in state.tasks) or state.hooks.due:
+        return ()  # what was asked is answered, and what was ordered is done, before the run is over
+    error = gate_failed(answer, state, SHUTDOWN)
+    if error is None or phase.next != "finished":
+        return (_end(state, phase, phase.next, cause, phase.reason),)
+    reason = f"training finished ({phase.reason}); only the gate {SHUTDOWN} failed: {error.headline}"
+    return (_end(state, phase, "errored", cause, reason),)
+
+
+def _is_late(task: Task) -> bool:
+    """Whether a task deletes what a validation that outlived the group has left."""
+    return task.kind == DELETE and task.deadline_t is not None
+
+
 def _give_up(state: RunState, phase: ShuttingDown, cause: Cause) -> StateChanged:
     """The pool has not let go in time: the run ends all the same, and says so (PARITY §1.8)."""
     late_s = state.t - phase.since_t
@@ -277,7 +358,7 @@ def _end(state: RunState, phase: ShuttingDown, to_state: EndName, cause: Cause, 
     return StateChanged(
         from_state="shutting_down",
         to_state=to_state,
-        failure=state.failure if phase.next == "errored" else None,
+        failure=phase.failure or state.failure if phase.next == "errored" else None,
         cause=relative(cause, state.n),
         reason=reason,
     )

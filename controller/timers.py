@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runfold.events.conclusions import TimerFired
-from runfold.events.timing import deadline, gathering_deadline, task_deadline
+from runfold.events.timing import deadline, final_deadline, gathering_deadline, task_deadline
 
 if TYPE_CHECKING:
     from runfold.events.conclusions import Timer
@@ -25,8 +25,14 @@ def wake_at(state: RunState) -> float | None:
 def _running(state: RunState) -> tuple[tuple[Timer, float], ...]:
     if state.terminal:
         return ()
-    phase = deadline(state.phase, state.group) if not state.fired else None
+    fired = {fired.timer for fired in state.fired}
+    phase = deadline(state.phase, state.group) if not fired - {"final"} else None
+    final_t = final_deadline(state) if "final" not in fired else None
     checkpoint_t = gathering_deadline(state.checkpoints, state.job.timeouts.checkpoint_timeout_s)
     task_t = task_deadline(state.tasks)
-    others: tuple[tuple[Timer, float | None], ...] = (("checkpoint", checkpoint_t), ("task", task_t))
+    others: tuple[tuple[Timer, float | None], ...] = (
+        ("checkpoint", checkpoint_t),
+        ("task", task_t),
+        ("final", final_t),
+    )
     return (*((phase,) if phase is not None else ()), *((timer, due_t) for timer, due_t in others if due_t is not None))

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from runfold.events.base import Document, Json, Value
-from runfold.events.config import BackendConfig, CheckpointConfig, PlacementStrategy, Timeouts
+from runfold.events.config import (
+    BackendConfig,
+    CheckpointConfig,
+    HooksConfig,
+    PlacementStrategy,
+    Timeouts,
+    ValidationSpec,
+)
 from runfold.events.tasks import Task
 from runfold.events.transitions import RankLaid
 
@@ -41,6 +48,7 @@ class Work(Value, frozen=True, kw_only=True):
 
     `checkpoint` is the one to begin from, `first_index` the index of the first report. `waits`: neither is certain
     yet, so nobody enters user code. `wanted`: the request that asks the ranks for a checkpoint, until there is one.
+    `arguments`: what a gate gave the ranks, by name, a value each.
     """
 
     entrypoint: str
@@ -62,6 +70,10 @@ class Work(Value, frozen=True, kw_only=True):
     first_index: int = 0
     waits: bool = False
     wanted: str | None = None
+    validation: ValidationSpec | None = None
+    hooks: HooksConfig = HooksConfig()
+    datasets: str | None = None
+    arguments: dict[str, Json] = {}
 
 
 class StopOrder(Value, frozen=True, kw_only=True):
@@ -90,6 +102,7 @@ class Assignment(Document, frozen=True, kw_only=True):
     resources: dict[str, float] = {}
     placement_strategy: PlacementStrategy = "PACK"
     excluded_nodes: tuple[str, ...] = ()
+    label_selector: dict[str, str] | list[dict[str, str]] | None = None
     places: tuple[PlaceWanted, ...] = ()
     layout: tuple[RankLaid, ...] = ()
     rendezvous: Rendezvous | None = None

@@ -11,7 +11,8 @@ from runfold.events.evidence import slim
 from runfold.events.failures import FAILURE_KINDS, masked
 from runfold.events.keeping import at_ease, begun, next_attempt
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
-from runfold.events.state import Group, Rank, Repeats, Scheduling, Spent
+from runfold.events.marks import Repeats
+from runfold.events.state import Group, Rank, Scheduling, Spent
 
 if TYPE_CHECKING:
     from runfold.events.base import Moment
@@ -36,7 +37,12 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
     return replace(
         next_attempt(state),
         attempt=transition.attempt,
-        group=Group(attempt=transition.attempt, num_workers=transition.num_workers, places=places),
+        group=Group(
+            attempt=transition.attempt,
+            num_workers=transition.num_workers,
+            places=places,
+            label_selector=transition.label_selector,
+        ),
         notice=notice,
         return_value=None,
         return_blob=None,
@@ -76,6 +82,7 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
         ranks=ranks,
         early={},
         waiting=None,
+        arguments=transition.arguments,
     )
     changed = replace(
         state,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from runfold.events.base import Cause, Json, Value
 from runfold.events.failures import ErrorInfo
@@ -16,8 +16,18 @@ if TYPE_CHECKING:
 
     from runfold.events.config import CheckpointConfig
 
+CheckpointState = Literal["committed", "pending", "validated", "failed", "timed_out"]
+"""Whether a committed checkpoint is to be validated, and what came of it."""
 _LARGEST: Final = 1.7976931348623157e308
 """What ±inf are taken for, since JSON has no word for them."""
+
+
+class ValidationWish(Value, frozen=True, kw_only=True):
+    """A report asked for its checkpoint to be validated. `own`: with these arguments over the run's, and this limit."""
+
+    own: bool = False
+    arguments: dict[str, Json] = {}
+    timeout_s: float | None = None
 
 
 class Gathering(Value, frozen=True, kw_only=True):
@@ -25,7 +35,8 @@ class Gathering(Value, frozen=True, kw_only=True):
 
     `index` counts reports through all attempts, `at` within this one: the highest at which a rank reported it. `ranks`
     holds those that have (see `with_rank`). `named`: the user chose the directory, and for a rank with files it was the
-    so-manieth that it named; 0 for runfold's own. `due`: its time is over; `overdue`: that was said.
+    so-manieth that it named; 0 for runfold's own. `due`: its time is over; `overdue`: that was said. `validation`: what
+    `first`, the lowest rank with files so far, asked for.
     """
 
     name: str
@@ -38,13 +49,15 @@ class Gathering(Value, frozen=True, kw_only=True):
     named: int = 0
     due: Cause | None = None
     overdue: bool = False
+    first: int | None = None
+    validation: ValidationWish | None = None
 
 
 class Kept(Value, frozen=True, kw_only=True):
     """A committed checkpoint that is there. `score` is None when it has none, and then ranks worst.
 
     `shards`: so many ranks had files. `validating`: protected until that is over. `doubtful`: its files may not
-    belong together.
+    belong together. `status` says what came of a validation, `wish` what is to be validated.
     """
 
     name: str
@@ -55,6 +68,8 @@ class Kept(Value, frozen=True, kw_only=True):
     named: bool = False
     validating: bool = False
     doubtful: bool = False
+    status: CheckpointState = "committed"
+    wish: ValidationWish | None = None
 
 
 class Wanted(Value, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ import msgspec
 
 from runfold.events.base import Origin, Value, snake_case
 
-Timer = Literal["start", "import", "backoff", "shutdown", "preemption", "placement", "checkpoint", "task"]
+Timer = Literal["start", "import", "backoff", "shutdown", "preemption", "placement", "checkpoint", "task", "final"]
 
 
 class Decider(Value, frozen=True, kw_only=True):

@@ -166,10 +166,48 @@ class CheckpointConfig(Config, frozen=True):
 
 
 class BackendConfig(Config, frozen=True):
-    """What sets up the ranks' communication. Only `none` so far: the collectives of runfold itself."""
+    """What sets up the ranks' communication: `none` (the collectives of runfold itself) or `torch` (a process group).
 
-    kind: Literal["none"] = "none"
+    Options of `torch`: `backend` (default: nccl with GPUs, else gloo), `timeout_s` (default 1800).
+    """
+
+    kind: Literal["none", "torch"] = "none"
     options: dict[str, Json] = {}
+
+
+class ValidationSpec(Config, frozen=True):
+    """How checkpoints are validated: by `entrypoint(checkpoint, **arguments)`, which returns metrics.
+
+    Each runs in a process of its own with `resources`, `max_concurrent` at a time, for at most `timeout_s`.
+    """
+
+    entrypoint: str
+    arguments: dict[str, Json] = {}
+    timeout_s: float | None = None
+    max_concurrent: int = 1
+    resources: dict[str, float] = msgspec.field(default_factory=lambda: {"CPU": 1.0})
+
+    def __post_init__(self) -> None:
+        _check_count("max_concurrent", self.max_concurrent, 1)
+        _check_seconds("timeout_s", self.timeout_s)
+        if self.timeout_s == 0:
+            raise ValueError("timeout_s: must be more than 0 seconds, or None")
+        for name, amount in self.resources.items():
+            if not math.isfinite(amount) or amount < 0:
+                raise ValueError(f"resources: {name} must be a finite amount, 0 or more, not {amount!r}")
+
+
+class HooksConfig(Config, frozen=True):
+    """User code that is called beside the training: in a hook process, and in the ranks.
+
+    `callbacks` are entry points of callback objects, or of lists of them: `module:name` or `blob:sha256:<digest>`.
+    `gates` names the hooks that the controller asks, and what it does when one raises or does not answer: `fail` (what
+    BEHAVIOUR §1.10 says) or `warn`. `in_ranks`: some have hooks for the ranks.
+    """
+
+    callbacks: tuple[str, ...] = ()
+    gates: dict[str, Literal["fail", "warn"]] = {}
+    in_ranks: bool = False
 
 
 class Timeouts(Config, frozen=True):

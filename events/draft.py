@@ -17,7 +17,8 @@ from runfold.events.failures import cause_key
 from runfold.events.gathering import gathered, left
 from runfold.events.judge import numbering, rank_standing, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
-from runfold.events.state import Dropped, LateEvidence
+from runfold.events.marks import Fired, LateEvidence
+from runfold.events.state import Dropped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +83,10 @@ class Draft:
     def at_work(self) -> bool:
         """Whether a failure of the group is one that nobody asked for and nobody dealt with."""
         return self.group is not None and not self.group.handled and state_name(self.state.phase) in GROUP_AT_WORK
+
+    def fire(self, fired: Fired) -> None:
+        """Note that a timer has fired."""
+        self.fired = (*(other for other in self.fired if other.timer != fired.timer), fired)
 
     # --- counting
 

@@ -10,15 +10,18 @@ from runfold.events.attempts import attempt_started, failure_decided, laid_out, 
 from runfold.events.base import absolute
 from runfold.events.conclusions import Decider
 from runfold.events.edges import IllegalEdge, state_name
-from runfold.events.keeping import closed, committed, continued, doubted, ordered, warned
+from runfold.events.hooks import followed
+from runfold.events.keeping import closed, committed, continued, doubted, ordered, validated, warned
 from runfold.events.limits import REPLACED_BOOTS_MAX_COUNT, REQUEST_IDS_MAX
+from runfold.events.marks import Answered
 from runfold.events.phases import changed_phase
 from runfold.events.requests import Join
-from runfold.events.state import Answered, Initializing, Restored, Running, RunState, Source, Spent, Unborn
+from runfold.events.state import Initializing, Restored, Running, RunState, Source, Spent, Unborn
 from runfold.events.transitions import (
     AttemptStarted,
     CheckpointCommitted,
     CheckpointsDoubted,
+    CheckpointValidated,
     ControllerChanged,
     FailureDecided,
     FirstCauseRevised,
@@ -55,7 +58,8 @@ def evolve(state: AnyState, transition: AnyTransition, at: Moment) -> RunState:
         return _born(transition, at)
     if state.terminal and not isinstance(transition, LogRestored):
         raise IllegalEdge(f"{type(transition).__name__} after {state_name(state.phase)}: a terminal state is final")
-    return _evolved(state, transition, at)
+    evolved = _evolved(state, transition, at)
+    return followed(state, transition, evolved, at.n) if state.job.hooks.gates else evolved
 
 
 def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState:
@@ -82,6 +86,8 @@ def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState
             return _answered(state, transition, accepted=False)
         case CheckpointCommitted():
             return committed(state, transition, at)
+        case CheckpointValidated():
+            return validated(state, transition, at)
         case RunContinued():
             return continued(state, transition)
         case CheckpointsDoubted():

@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from runfold.events.base import Document, Json, Origin, Value, snake_case
+from runfold.events.checkpoints import ValidationWish
 from runfold.events.failures import ErrorInfo
 from runfold.events.tasks import TaskOutcome
 
@@ -129,6 +130,7 @@ class Reported(RankFact, frozen=True, kw_only=True):
 
     `checkpoint` is the directory that its files are in; `named`: the user chose it. `upload_error`: there should have
     been one. `unread`: it is the rank's first since it was given a checkpoint to begin from, which it never asked for.
+    `validation`: the checkpoint is to be validated. `cursor`: where the rank is in its data.
     `spent_s`: seconds since the rank's report before that went into waiting: for `data`, `checkpoint_save`,
     `checkpoint_restore`.
     """
@@ -141,6 +143,8 @@ class Reported(RankFact, frozen=True, kw_only=True):
     unread: bool = False
     upload_error: str | None = None
     spent_s: dict[str, float] = {}
+    validation: ValidationWish | None = None
+    cursor: str | None = None
 
 
 class RankReturned(RankFact, frozen=True, kw_only=True):

@@ -46,7 +46,7 @@ def gathered(checkpoints: Checkpoints, reports: Sequence[Seen], t: float, named:
             cause=cause,
         )
         by_name[name] = replace(
-            before,
+            _with_wish(before, item),
             cause=cause,
             index=max(before.index, checkpoints.base + item.index),
             at=max(before.at, item.index),
@@ -57,6 +57,13 @@ def gathered(checkpoints: Checkpoints, reports: Sequence[Seen], t: float, named:
     given_up = gathering[:-CHECKPOINTS_GATHERING_MAX_COUNT]
     changed = replace(checkpoints, gathering=tuple(gathering[len(given_up) :]), unread=unread)
     return left(changed, (one.name for one in given_up))
+
+
+def _with_wish(one: Gathering, item: Reported) -> Gathering:
+    """The lowest rank with files says whether the checkpoint is to be validated, and how."""
+    if one.first is not None and one.first <= item.rank:
+        return one
+    return replace(one, first=item.rank, validation=item.validation)
 
 
 def left(checkpoints: Checkpoints, names: Iterable[str]) -> Checkpoints:

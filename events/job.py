@@ -13,9 +13,12 @@ from runfold.events.config import (
     BackendConfig,
     CheckpointConfig,
     FailureConfig,
+    HooksConfig,
     ScalingConfig,
     Timeouts,
+    ValidationSpec,
 )
+from runfold.events.gates import GATES
 from runfold.events.limits import JOB_MAX_BYTES
 from runfold.events.strict import Refused, decode_strict
 
@@ -35,6 +38,7 @@ class Job(Document, frozen=True, kw_only=True):
     The run's directory is `storage_name` (default: the name if there is one, else the id) within `storage_path`
     (default: in the data directory of the pool); runs that share it continue each other. `storage_options` go to
     fsspec and stand in the log, so put secrets into `secret_env`; `storage_filesystem` is the blob of a pickled one.
+    `datasets` is the blob of pickled data sets.
     """
 
     v: Literal[1] = 1
@@ -53,6 +57,9 @@ class Job(Document, frozen=True, kw_only=True):
     storage_options: dict[str, Json] = {}
     storage_filesystem: str | None = None
     metrics_ranks: Literal["zero", "all"] = "zero"
+    validation: ValidationSpec | None = None
+    hooks: HooksConfig = HooksConfig()
+    datasets: str | None = None
     pool: str = "local"
     env: dict[str, str] = {}
     secret_env: tuple[str, ...] = ()
@@ -109,10 +116,12 @@ def _check(job: Job) -> None:
         check_run_id(job.id)
         if _NUMBERED_ID.fullmatch(job.id):
             raise Refused("$.id", f"{job.id!r}: ids 'job-<digits>' are given by runfold and cannot be asked for")
-    if not any(form.fullmatch(job.entrypoint) for form in (_FILE_ENTRY, _MODULE_ENTRY, _BLOB_ENTRY)):
-        raise Refused(
-            "$.entrypoint", f"{job.entrypoint!r} is none of module:function, file.py:function, blob:sha256:<digest>"
-        )
+    for path, entrypoint in _entrypoints(job):
+        if not any(form.fullmatch(entrypoint) for form in (_FILE_ENTRY, _MODULE_ENTRY, _BLOB_ENTRY)):
+            raise Refused(path, f"{entrypoint!r} is none of module:function, file.py:function, blob:sha256:<digest>")
+    for hook in job.hooks.gates:
+        if hook not in GATES:
+            raise Refused(f"$.hooks.gates.{hook}", f"is no hook that can be a gate; those are {', '.join(GATES)}")
     if job.scaling.max_workers < 1 or job.scaling.min_workers < 1:
         raise Refused("$.scaling.num_workers", "must be at least 1 in a published job")
     for name in ("pool", *job.secret_env, *job.env):
@@ -121,7 +130,14 @@ def _check(job: Job) -> None:
     for field, given in (("name", job.name), ("storage_name", job.storage_name)):
         if given is not None and not _DIRECTORY.fullmatch(given):
             raise Refused(f"$.{field}", f"{given!r} is no name: it becomes a directory, so no '/', no '.' first")
-    if job.storage_filesystem is not None and not _BLOB_ENTRY.fullmatch(job.storage_filesystem):
-        raise Refused("$.storage_filesystem", f"{job.storage_filesystem!r} is no blob:sha256:<digest>")
+    for field, given in (("storage_filesystem", job.storage_filesystem), ("datasets", job.datasets)):
+        if given is not None and not _BLOB_ENTRY.fullmatch(given):
+            raise Refused(f"$.{field}", f"{given!r} is no blob:sha256:<digest>")
     if not RUN_ID.fullmatch(job.pool):
         raise Refused("$.pool", f"{job.pool!r} is no pool name: lower-case letters, digits and '-'")
+
+
+def _entrypoints(job: Job) -> tuple[tuple[str, str], ...]:
+    validation = (("$.validation.entrypoint", job.validation.entrypoint),) if job.validation is not None else ()
+    callbacks = ((f"$.hooks.callbacks[{i}]", callback) for i, callback in enumerate(job.hooks.callbacks))
+    return (("$.entrypoint", job.entrypoint), *validation, *callbacks)

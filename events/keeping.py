@@ -11,9 +11,10 @@ from runfold.events.checkpoints import Kept, Trouble, rank_key, ranked
 from runfold.events.edges import IllegalEdge
 from runfold.events.failures import ErrorInfo
 from runfold.events.gathering import left
+from runfold.events.hooks import answered, asked
 from runfold.events.limits import WARNINGS_MAX_COUNT
-from runfold.events.state import Committed, Ending
-from runfold.events.tasks import DELETE, OPEN, SEAL, OpenTask, find_task, seal_id
+from runfold.events.marks import Committed, Ending
+from runfold.events.tasks import DELETE, HOOK, OPEN, SEAL, OpenTask, find_task, seal_id, validation_id
 
 if TYPE_CHECKING:
     from runfold.events.base import Moment
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from runfold.events.transitions import (
         CheckpointCommitted,
         CheckpointsDoubted,
+        CheckpointValidated,
         RunContinued,
         TaskClosed,
         TaskOrdered,
@@ -75,6 +77,8 @@ def ordered(state: RunState, transition: TaskOrdered, at: Moment) -> RunState:
         checkpoints = _without(replace(checkpoints, orders=checkpoints.orders + 1), gone)
     elif task.kind == OPEN:
         checkpoints = replace(checkpoints, opened=True)
+    elif task.kind == HOOK:
+        state = asked(state, str(task.arguments.get("hook", "")))
     opened = OpenTask(task=task, cause=absolute(transition.cause, at.n))
     return replace(state, tasks=(*state.tasks, opened), checkpoints=checkpoints)
 
@@ -94,6 +98,8 @@ def closed(state: RunState, transition: TaskClosed, at: Moment) -> RunState:
     if found is None:
         raise IllegalEdge(f"task {transition.task} is not open")
     state = _without_task(state, transition.task)
+    if found.task.kind == HOOK:
+        return answered(state, found, absolute(transition.cause, at.n))
     if transition.outcome != "done" and found.task.kind in DECIDE_THE_START:
         state = replace(state, checkpoints=_troubled(state, found, transition, at))
     return settled(state)
@@ -128,6 +134,9 @@ def committed(state: RunState, transition: CheckpointCommitted, at: Moment) -> R
         score=transition.score,
         shards=transition.shards,
         named=transition.named,
+        validating=transition.validation is not None,
+        status="committed" if transition.validation is None else "pending",
+        wish=transition.validation,
     )
     checkpoints = state.checkpoints
     kept = ranked(checkpoints.kept, new, newest.name)
@@ -145,7 +154,16 @@ def continued(state: RunState, transition: RunContinued) -> RunState:
     """Begin from what an earlier run left."""
     kept = sorted(
         (
-            Kept(name=one.name, index=one.index, attempt=one.attempt, score=one.score, shards=one.shards)
+            Kept(
+                name=one.name,
+                index=one.index,
+                attempt=one.attempt,
+                score=one.score,
+                shards=one.shards,
+                validating=one.status == "pending",
+                status=one.status,
+                wish=one.wish,
+            )
             for one in transition.found
         ),
         key=rank_key,
@@ -158,6 +176,20 @@ def continued(state: RunState, transition: RunContinued) -> RunState:
     changed = replace(state, checkpoint=committed_before, checkpoints=checkpoints)
     tasks = tuple(one for one in changed.tasks if one.task.kind != OPEN)
     return settled(replace(changed, tasks=tasks))
+
+
+def validated(state: RunState, transition: CheckpointValidated, at: Moment) -> RunState:
+    """Note what came of a validation; a checkpoint with a new score takes its new place."""
+    task = find_task(state.tasks, validation_id(transition.name))
+    tasks = tuple(one for one in state.tasks if one is not task)
+    checkpoints = state.checkpoints
+    before = next((one for one in checkpoints.kept if one.name == transition.name), None)
+    if before is None:
+        return replace(state, tasks=tasks)
+    new = replace(before, validating=False, status=transition.outcome, wish=None, score=transition.score)
+    newest = state.checkpoint.name if state.checkpoint is not None else new.name
+    kept, last = ranked(checkpoints.kept, new, newest), absolute(transition.cause, at.n)
+    return replace(state, tasks=tasks, checkpoints=replace(checkpoints, kept=kept, last=last))
 
 
 def doubted(state: RunState, transition: CheckpointsDoubted) -> RunState:

@@ -32,6 +32,8 @@ CHECKPOINTS_GATHERING_MAX_COUNT: Final = 64
 """Checkpoints that wait for ranks; the oldest beyond is given up."""
 CHECKPOINTS_LEFT_MAX_COUNT: Final = 256
 WARNINGS_MAX_COUNT: Final = 32
+HOOKS_DUE_MAX_COUNT: Final = 64
+"""Questions to gates that the run does not wait for, not asked yet; the oldest beyond is not asked."""
 SOURCES_MAX_COUNT: Final = 8192
 REPLACED_BOOTS_MAX_COUNT: Final = 8
 PREEMPTION_WITHIN_S: Final = 120.0

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from runfold.events.base import Cause
 from runfold.events.limits import PREEMPTION_WITHIN_S
-from runfold.events.state import Notice
+from runfold.events.marks import Notice
 
 
 def noticed(

@@ -44,19 +44,10 @@ from runfold.events.facts import (
 from runfold.events.gathering import ended, overdue, timed_out
 from runfold.events.judge import numbering, standing
 from runfold.events.limits import SOURCES_MAX_COUNT
+from runfold.events.marks import Fired, PendingRequest, TakeOver
 from runfold.events.notices import cancelled, noticed
 from runfold.events.requests import Join, Request
-from runfold.events.state import (
-    Fired,
-    PendingRequest,
-    Place,
-    RankExit,
-    Ready,
-    Restoring,
-    Scheduling,
-    Stuck,
-    TakeOver,
-)
+from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling, Stuck
 from runfold.events.timing import deadline
 
 if TYPE_CHECKING:
@@ -221,9 +212,8 @@ def _placed(draft: Draft, item: Placed) -> None:
     known, early = {place.source: place for place in draft.group.places}, draft.group.early
     places = tuple(_place(offer, known.get(offer.node), early.get(offer.node)) for offer in item.places)
     draft.change_group(lambda group: replace(group, places=places, waiting=None, released=False))
-    slots, needed = sum(place.slots for place in places), draft.group.num_workers
-    if slots < needed:
-        message = f"the pool placed {slots} of {needed} ranks"
+    if (slots := sum(place.slots for place in places)) < draft.group.num_workers:
+        message = f"the pool placed {slots} of {draft.group.num_workers} ranks"
         draft.fail(
             told_of_node(
                 "placement", "PlacedShort", message, attempt=item.attempt, node="", t=draft.t, cause=draft.cause
@@ -374,8 +364,8 @@ def _fired(draft: Draft, item: TimerFired) -> None:
         draft.checkpoints = overdue(draft.checkpoints, timeout_s, item.deadline_t, draft.cause)
     elif item.timer == "task":
         draft.tasks = timed_out(draft.tasks, item.deadline_t, draft.cause)
-    elif deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
-        draft.fired = (Fired(timer=item.timer, cause=draft.cause),)
+    elif item.timer == "final" or deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
+        draft.fire(Fired(timer=item.timer, cause=draft.cause))
 
 
 def _silent(draft: Draft, item: SilenceConcluded) -> None:

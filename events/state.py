@@ -11,14 +11,25 @@ from typing import Final, Literal
 from runfold.events.base import Cause, Json, Value, snake_case
 from runfold.events.beats import RankPhase
 from runfold.events.checkpoints import Checkpoints
-from runfold.events.conclusions import Decider, Timer
+from runfold.events.conclusions import Decider
 from runfold.events.failures import Budget, Failure
+from runfold.events.hooks import Hooks
 from runfold.events.job import Job
-from runfold.events.requests import AnyRequest
+from runfold.events.marks import (
+    Answered,
+    Committed,
+    Ending,
+    Fired,
+    LateEvidence,
+    Notice,
+    PendingRequest,
+    Repeats,
+    TakeOver,
+)
 from runfold.events.tasks import OpenTask
 from runfold.events.transitions import EndName, RankLaid
 
-# --- the phases ----------------------------------------------------------------------------------------------------
+# --- the phases
 
 
 class Phase(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
@@ -230,45 +241,13 @@ class Group(Value, frozen=True, kw_only=True):
     progress: int = 0
     start: str | None = None
     waits: bool = False
+    label_selector: dict[str, str] | None = None
+    arguments: dict[str, Json] = {}
 
     @property
     def over(self) -> bool:
         """Whether every rank has come to its end."""
         return bool(self.ranks) and all(rank.phase in OVER for rank in self.ranks)
-
-
-class PendingRequest(Value, frozen=True, kw_only=True):
-    """A request seen and not yet answered, with the input that brought it."""
-
-    request: AnyRequest
-    cause: Cause
-
-
-class Answered(Value, frozen=True, kw_only=True):
-    """A request's answer, kept for the client that repeats it."""
-
-    id: str
-    accepted: bool
-    reason: str
-
-
-class Ending(Value, frozen=True, kw_only=True):
-    """An accepted wish to end the run: who, why, and the request that said so."""
-
-    next: EndName
-    by: str
-    reason: str
-    cause: Cause
-
-
-class Notice(Value, frozen=True, kw_only=True):
-    """A preemption notice in force: nodes, deadline on the run's clock, where it came from."""
-
-    nodes: tuple[str, ...]
-    deadline_t: float
-    noticed_t: float
-    cause: Cause
-    reason: str = ""
 
 
 class Dropped(Value, frozen=True, kw_only=True):
@@ -277,36 +256,6 @@ class Dropped(Value, frozen=True, kw_only=True):
     stale: int = 0
     foreign: int = 0
     malformed: int = 0
-
-
-class LateEvidence(Value, frozen=True, kw_only=True):
-    """A failure told after its attempt had ended; may revise the first cause, spends nothing."""
-
-    failure: Failure
-    at_t: float
-
-
-class Committed(Value, frozen=True, kw_only=True):
-    """The newest committed checkpoint."""
-
-    name: str
-    index: int
-    attempt: int
-
-
-class Fired(Value, frozen=True, kw_only=True):
-    """A timer that fired and was not yet acted on."""
-
-    timer: Timer
-    cause: Cause
-
-
-class TakeOver(Value, frozen=True, kw_only=True):
-    """A controller that has the run and has not said so yet."""
-
-    controller: str
-    decider: Decider
-    cause: Cause
 
 
 class Restoring(Value, frozen=True, kw_only=True):
@@ -327,13 +276,6 @@ class Restored(Value, frozen=True, kw_only=True):
     n: int
 
 
-class Repeats(Value, frozen=True, kw_only=True):
-    """The same failure at the same step, so many times in a row."""
-
-    signature: str
-    count: int
-
-
 class Unborn(Value, frozen=True, kw_only=True):
     """The state before entry 0: what `decide` is given to accept a job. `job` is resolved."""
 
@@ -346,8 +288,7 @@ class RunState(Value, frozen=True, kw_only=True):
     """The whole state of a run after entry `n`, at `t` seconds of its clock.
 
     `failure` is the first cause of the last failed attempt, decided at `failure_t`; `others` failed beside it.
-    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row. `told`: what was
-    warned of, so that it is said once.
+    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row. `told`: warned of.
     """
 
     run: str
@@ -392,6 +333,7 @@ class RunState(Value, frozen=True, kw_only=True):
     checkpoint: Committed | None = None
     checkpoints: Checkpoints = Checkpoints()
     tasks: tuple[OpenTask, ...] = ()
+    hooks: Hooks = Hooks()
     told: tuple[str, ...] = ()
     late: tuple[LateEvidence, ...] = ()
     dropped: Dropped = Dropped()

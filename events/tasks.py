@@ -20,6 +20,12 @@ DELETE: Final = "delete"
 """Delete directories of checkpoints."""
 DOUBT: Final = "doubt"
 """Mark checkpoints whose files may not belong together."""
+VALIDATION: Final = "validation"
+"""Validate a checkpoint, by the user's function in a process of its own."""
+HOOK: Final = "hook"
+"""Ask a gate, in the run's hook process."""
+AT_THE_POOL: Final = (VALIDATION, HOOK)
+"""Tasks that the supervisor has done: they need no group."""
 
 
 class Task(Value, frozen=True, kw_only=True):
@@ -69,3 +75,8 @@ def find_task(tasks: tuple[OpenTask, ...], task_id: str) -> OpenTask | None:
 def seal_id(name: str) -> str:
     """Return the id of the task that seals a checkpoint."""
     return f"{SEAL}:{name}"
+
+
+def validation_id(name: str) -> str:
+    """Return the id of the task that validates a checkpoint."""
+    return f"{VALIDATION}:{name}"

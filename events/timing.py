@@ -9,7 +9,7 @@ from runfold.events.state import Preempting, Rescheduling, Restarting, Schedulin
 if TYPE_CHECKING:
     from runfold.events.checkpoints import Checkpoints
     from runfold.events.conclusions import Timer
-    from runfold.events.state import AnyPhase, Group
+    from runfold.events.state import AnyPhase, Group, RunState
     from runfold.events.tasks import OpenTask
 
 
@@ -37,3 +37,11 @@ def deadline(phase: AnyPhase, group: Group | None) -> tuple[Timer, float] | None
             return ("shutdown", due_t)
         case _:
             return None
+
+
+def final_deadline(state: RunState) -> float | None:
+    """Return until when the end of the run waits for validations; None when it does not, or without limit."""
+    phase, limit_s = state.phase, state.job.timeouts.final_wait_s
+    if limit_s is None or not isinstance(phase, ShuttingDown) or phase.next == "aborted":
+        return None
+    return phase.since_t + limit_s if any(one.validating for one in state.checkpoints.kept) else None

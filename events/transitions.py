@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 
 from runfold.events.base import Cause, Json, Value, snake_case
+from runfold.events.checkpoints import CheckpointState, ValidationWish
 from runfold.events.conclusions import Decider
 from runfold.events.failures import Budget, ErrorInfo, Failure
 from runfold.events.job import Job
@@ -66,11 +67,15 @@ class StateChanged(Transition, frozen=True, kw_only=True):
 
 
 class AttemptStarted(Transition, frozen=True, kw_only=True):
-    """A try at running the group begins; `kept` says that places and runners of the attempt before are used."""
+    """A try at running the group begins; `kept` says that places and runners of the attempt before are used.
+
+    `label_selector` is what a gate said of where all ranks should be, instead of the job's.
+    """
 
     attempt: int
     num_workers: int
     kept: bool = False
+    label_selector: dict[str, str] | None = None
 
 
 class RankLaid(Value, frozen=True, kw_only=True):
@@ -84,12 +89,16 @@ class RankLaid(Value, frozen=True, kw_only=True):
 
 
 class GroupLaidOut(Transition, frozen=True, kw_only=True):
-    """Ranks have their places and a meeting point; the group may train."""
+    """Ranks have their places and a meeting point; the group may train.
+
+    `arguments`: what a gate gave the ranks, by name, one value a rank.
+    """
 
     attempt: int
     layout: tuple[RankLaid, ...]
     addr: str
     port: int
+    arguments: dict[str, Json] = {}
 
 
 class FailureDecided(Transition, frozen=True, kw_only=True):
@@ -147,6 +156,17 @@ class CheckpointCommitted(Transition, frozen=True, kw_only=True):
     shards: int = 1
     score: float | None = None
     named: bool = False
+    validation: ValidationWish | None = None
+
+
+class CheckpointValidated(Transition, frozen=True, kw_only=True):
+    """A validation is over. `metrics` (packed) are what it found; `score` is the checkpoint's from here on."""
+
+    name: str
+    outcome: Literal["validated", "failed", "timed_out"]
+    metrics: dict[str, Json] | None = None
+    score: float | None = None
+    error: ErrorInfo | None = None
 
 
 class FoundCheckpoint(Value, frozen=True, kw_only=True):
@@ -157,6 +177,8 @@ class FoundCheckpoint(Value, frozen=True, kw_only=True):
     attempt: int
     shards: int = 1
     score: float | None = None
+    status: CheckpointState = "committed"
+    wish: ValidationWish | None = None
 
 
 class RunContinued(Transition, frozen=True, kw_only=True):
@@ -234,6 +256,7 @@ AnyTransition = (
     | RequestAccepted
     | RequestRefused
     | CheckpointCommitted
+    | CheckpointValidated
     | RunContinued
     | CheckpointsDoubted
     | TaskOrdered

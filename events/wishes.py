@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec.structs import replace
 
 from runfold.events.checkpoints import Wanted
+from runfold.events.marks import Ending
 from runfold.events.notices import cancelled, noticed
 from runfold.events.requests import (
     AbortRun,
@@ -19,11 +20,11 @@ from runfold.events.requests import (
     ResizeRun,
     StopAtCheckpoint,
 )
-from runfold.events.state import Ending
 
 if TYPE_CHECKING:
     from runfold.events.base import Cause
-    from runfold.events.state import PendingRequest, RunState
+    from runfold.events.marks import PendingRequest
+    from runfold.events.state import RunState
 
 
 def granted(state: RunState, request_id: str, t: float) -> RunState:

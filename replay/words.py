@@ -43,6 +43,7 @@ from runfold.events.transitions import (
     AttemptStarted,
     CheckpointCommitted,
     CheckpointsDoubted,
+    CheckpointValidated,
     ControllerChanged,
     FailureDecided,
     FirstCauseRevised,
@@ -168,6 +169,8 @@ def transition_words(item: AnyTransition) -> str:
             return f"{request.replace('_', ' ')} {verdict}"
         case CheckpointCommitted(name=name):
             return f"checkpoint {name} committed"
+        case CheckpointValidated(name=name, outcome=outcome):
+            return f"{name} {outcome.replace('_', ' ')}"
         case RunContinued(run=run, checkpoint=checkpoint):
             return f"continues {run or 'an earlier run'}{f' from {checkpoint}' if checkpoint else ''}"
         case CheckpointsDoubted(names=names):

@@ -9,7 +9,7 @@ Every entry goes through decide, the encoder, the decoder and the fold, as in pr
 
 from __future__ import annotations
 
-from typing import Final, TypedDict, TypeVar
+from typing import Final, Literal, TypedDict, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,7 +18,7 @@ from runfold.controller.policies import DEFAULT, Policies
 from runfold.controller.timers import due_timers
 from runfold.events.base import WIRE_VERSION, Json
 from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
-from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig, Timeouts
+from runfold.events.config import CheckpointConfig, FailureConfig, HooksConfig, ScalingConfig, Timeouts, ValidationSpec
 from runfold.events.edges import state_name
 from runfold.events.entry import GENESIS, AnyInput, Entry, Head, decode_entry, encode_entry, hash_entry
 from runfold.events.facts import (
@@ -117,6 +117,8 @@ class Run:
         timeouts: Timeouts | None = None,
         checkpoint: CheckpointConfig | None = None,
         storage: str | None = None,
+        validation: ValidationSpec | None = None,
+        gates: dict[str, Literal["fail", "warn"]] | None = None,
         policies: Policies = DEFAULT,
         joined: bool = True,
     ) -> None:
@@ -130,6 +132,7 @@ class Run:
         self.numbers: dict[str, int] = {}
         asked = job(workers, failure=failure, timeouts=timeouts)
         asked = replace(asked, checkpoint=checkpoint or CheckpointConfig(), storage_path=storage)
+        asked = replace(asked, validation=validation, hooks=HooksConfig(gates=gates or {}))
         self._state: Unborn | RunState = unborn(asked)
         self._write(born_of(asked))
         if joined:
