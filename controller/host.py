@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -14,6 +15,8 @@ from runfold.controller.patience import GaveUp, Patience
 from runfold.controller.ports import Ports
 from runfold.controller.safe import shown
 from runfold.controller.seed import Dropped, Ended, Ending, Identity, NewRun, Quarantined, Stopped, Unwritten
+from runfold.controller.territory import storage_key
+from runfold.events.job import Job
 from runfold.events.subjects import Subjects
 
 TAKEOVERS_AT_ONCE_MAX: Final = 8
@@ -70,6 +73,7 @@ class Host:
         self._patience = Patience(f"controller {setting.me.controller}")
         self._reading_back = asyncio.Semaphore(TAKEOVERS_AT_ONCE_MAX)
         self._coming: set[str] = set()
+        self._claimed: set[str] = set()
 
     def find(self, run: str) -> Hosted | None:
         """Return a run hosted here, quarantined ones among them."""
@@ -118,6 +122,15 @@ class Host:
         if hosted is not None and hosted.over.is_set():
             del self._runs[run]
 
+    @contextmanager
+    def claiming(self, run: str) -> Iterator[None]:
+        """Keep a run from being taken over here while its job makes it: its key stands before its first entry does."""
+        self._claimed.add(run)
+        try:
+            yield
+        finally:
+            self._claimed.discard(run)
+
     def resume(self, run: str) -> None:
         """Take a run over that is this controller's by its key, and is not hosted."""
         self._read_back(run, None)
@@ -141,7 +154,8 @@ class Host:
         return {run for run, hosted in self._runs.items() if hosted.ending is None and hosted.loop.standing.is_set()}
 
     def _read_back(self, run: str, holder: str | None) -> None:
-        if self._owner is None or run in self._runs or run in self._coming or self._patience.over:
+        known = run in self._runs or run in self._coming or run in self._claimed
+        if self._owner is None or known or self._patience.over:
             return
         self._coming.add(run)
         self._owner.create_task(self._take_over(run, holder), name=f"take over {run}")
@@ -161,20 +175,21 @@ class Host:
             self._coming.discard(run)
 
     async def _live(self, run: str, hosted: Hosted) -> None:
-        ending = hosted.ending = await hosted.loop.run()
         try:
-            await self._after(run, ending)
+            hosted.ending = await hosted.loop.run()
+            await self._after(run, hosted.ending)
         except GaveUp:
             _log.warning("run %s: its OWNERS key stays until the next start", run)
         finally:
+            # Also of a loop that was cut short: who waits for it to begin must not wait for ever.
             hosted.over.set()
-            if not isinstance(ending, Quarantined):
+            if not isinstance(hosted.ending, Quarantined):
                 self.forget(run)
 
     async def _after(self, run: str, ending: Ending) -> None:
         match ending:
-            case Ended():
-                await self._patience.ask(lambda: self.owners.release(run))
+            case Ended(job=job):
+                await self._patience.ask(lambda: self.let_go(run, job))
                 _log.info("run %s is over", run)
             case Dropped(reason=reason):
                 _log.error("run %s: %s; it is let go, nothing was decided here since", run, shown(reason))
@@ -190,6 +205,13 @@ class Host:
                 await self._patience.ask(lambda: self.owners.release(run))
             case _:
                 assert_never(ending)
+
+    async def let_go(self, run: str, job: Job) -> None:
+        """Free the keys of a run that is over, or never came to be: its storage first, which it may not outlive."""
+        key = storage_key(job)
+        if key is not None:
+            await self.owners.vacate(key, run)
+        await self.owners.release(run)
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
         """Wait for `stop`, then end the loops after their turn, by force when they take too long."""

@@ -19,6 +19,7 @@ from runfold.controller.ports import JobDelivery, Unavailable
 from runfold.controller.safe import root_of, shown, shown_error
 from runfold.controller.seed import NewRun, Quarantined, Unwritten
 from runfold.controller.takeover import read_acceptance
+from runfold.controller.territory import shown_storage, storage_key
 from runfold.events.base import Origin
 from runfold.events.conclusions import JobTaken
 from runfold.events.job import Job, check_run_id, decode_job, job_digest, resolve_job
@@ -123,6 +124,7 @@ class Intake:
             _log.warning("job %d: run %s is held by controller %s", wanted.sequence, wanted.run, shown(holder))
             return False
         is_first = self._host.find(wanted.run) is None
+        await self._reserve(wanted, is_first=is_first)
         hosted = self._host.start(wanted.run, self._new_run(wanted))
         if await hosted.begun():
             return await self._exists(wanted)
@@ -132,9 +134,36 @@ class Intake:
         if is_first and isinstance(hosted.ending, Quarantined):
             reason = hosted.ending.reason
             self._host.forget(wanted.run)
-            await self._patience.ask(lambda: self._host.owners.release(wanted.run))
+            await self._patience.ask(lambda: self._host.let_go(wanted.run, wanted.job))
             raise Refused("$", f"the run could not be begun: {reason}")
         return False
+
+    async def _reserve(self, wanted: Wanted, *, is_first: bool) -> None:
+        """Have the storage path for this run; raise `Refused` while another one is live there."""
+        key = storage_key(wanted.job)
+        if key is None:
+            return
+        holder = await self._patience.ask(lambda: self._host.owners.reserve(key, wanted.run))
+        if holder == wanted.run:
+            return
+        if is_first:
+            await self._patience.ask(lambda: self._host.owners.release(wanted.run))
+        raise Refused(
+            "$.storage_path",
+            f"run {holder!r} writes to {shown_storage(wanted.job)}, and is not over; wait for its end, or choose "
+            "another name or storage_path",
+        )
+
+    async def _claim(self, run: str) -> str:
+        return await self._patience.ask(lambda: self._host.owners.claim(run))
+
+    async def _see_to(self, run: str) -> None:
+        """See that a run that exists has a controller.
+
+        It has none when it is over; or when its first entry arrived late, after its key was given up as unused.
+        """
+        if self._host.find(run) is None and await self._claim(run) == self._setting.me.controller:
+            self._host.resume(run)
 
     async def _exists(self, wanted: Wanted) -> bool:
         """Whether the log holds the run that is asked for; raise `Refused` when it holds another by that id."""

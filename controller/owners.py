@@ -25,6 +25,25 @@ class Owners:
         """Free a run of ours: its terminal entry and its last assignment stand, or it never came to be."""
         await self._bucket.delete(run, self.controller)
 
+    async def reserve(self, key: str, run: str) -> str:
+        """Let a run that is claimed have a storage path; return the run that has it now.
+
+        A run without a controller's key is over: its path is free, even if nobody came to say so.
+        """
+        while not await self._bucket.create(key, run):
+            holder = await self._bucket.get(key)
+            if holder is None:
+                continue
+            if holder == run or await self._bucket.get(holder) is not None:
+                return holder
+            if await self._bucket.replace(key, holder, run):
+                return run
+        return run
+
+    async def vacate(self, key: str, run: str) -> None:
+        """Free the storage path of a run."""
+        await self._bucket.delete(key, run)
+
     async def inherit(self, run: str, holder: str) -> bool:
         """Take a run from a controller that is gone; False when it is not that one's any more."""
         if await self._bucket.replace(run, holder, self.controller):

@@ -1,0 +1,34 @@
+"""The storage path of a run: one live run on one broker writes there (PARITY §7.6)."""
+
+from __future__ import annotations
+
+import hashlib
+import posixpath
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from runfold.events.job import Job
+
+KEY_PREFIX: Final = "storage."
+_FILE: Final = "file://"
+
+
+def storage_key(job: Job) -> str | None:
+    """Return the key in OWNERS that stands for a resolved job's storage; None for one that is the run's alone."""
+    name = job.storage_name or job.id or ""
+    if job.storage_path is None and name == job.id:
+        return None
+    where = job.storage_path
+    if where is None:
+        where = f"the default of pool {job.pool}"
+    elif where.startswith(_FILE) or "://" not in where:
+        where = posixpath.normpath(posixpath.join(job.working_dir or ".", where.removeprefix(_FILE)))
+    else:
+        where = where.rstrip("/")
+    given = job.storage_filesystem or ""
+    return KEY_PREFIX + hashlib.sha256(f"{given}\n{where}\n{name}".encode()).hexdigest()[:32]
+
+
+def shown_storage(job: Job) -> str:
+    """Return a job's storage for people."""
+    return f"{job.storage_path or f'the default storage of pool {job.pool}'}, directory {job.storage_name}"
