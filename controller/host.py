@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
@@ -72,6 +73,7 @@ class Host:
         self._patience = Patience(f"controller {setting.me.controller}")
         self._reading_back = asyncio.Semaphore(TAKEOVERS_AT_ONCE_MAX)
         self._coming: set[str] = set()
+        self._claimed: set[str] = set()
 
     def find(self, run: str) -> Hosted | None:
         """Return a run hosted here, quarantined ones among them."""
@@ -120,6 +122,15 @@ class Host:
         if hosted is not None and hosted.over.is_set():
             del self._runs[run]
 
+    @contextmanager
+    def claiming(self, run: str) -> Iterator[None]:
+        """Keep a run from being taken over here while its job makes it: its key stands before its first entry does."""
+        self._claimed.add(run)
+        try:
+            yield
+        finally:
+            self._claimed.discard(run)
+
     def resume(self, run: str) -> None:
         """Take a run over that is this controller's by its key, and is not hosted."""
         self._read_back(run, None)
@@ -143,7 +154,8 @@ class Host:
         return {run for run, hosted in self._runs.items() if hosted.ending is None and hosted.loop.standing.is_set()}
 
     def _read_back(self, run: str, holder: str | None) -> None:
-        if self._owner is None or run in self._runs or run in self._coming or self._patience.over:
+        known = run in self._runs or run in self._coming or run in self._claimed
+        if self._owner is None or known or self._patience.over:
             return
         self._coming.add(run)
         self._owner.create_task(self._take_over(run, holder), name=f"take over {run}")
@@ -163,14 +175,15 @@ class Host:
             self._coming.discard(run)
 
     async def _live(self, run: str, hosted: Hosted) -> None:
-        ending = hosted.ending = await hosted.loop.run()
         try:
-            await self._after(run, ending)
+            hosted.ending = await hosted.loop.run()
+            await self._after(run, hosted.ending)
         except GaveUp:
             _log.warning("run %s: its OWNERS key stays until the next start", run)
         finally:
+            # Also of a loop that was cut short: who waits for it to begin must not wait for ever.
             hosted.over.set()
-            if not isinstance(ending, Quarantined):
+            if not isinstance(hosted.ending, Quarantined):
                 self.forget(run)
 
     async def _after(self, run: str, ending: Ending) -> None:

@@ -118,14 +118,16 @@ class Intake:
     async def _settle(self, wanted: Wanted) -> bool:
         """Make the job a run; whether it may be acknowledged. Raises `Refused`."""
         if await self._exists(wanted):
+            await self._see_to(wanted.run)
             return True
-        holder = await self._patience.ask(lambda: self._host.owners.claim(wanted.run))
-        if holder != self._setting.me.controller:
-            _log.warning("job %d: run %s is held by controller %s", wanted.sequence, wanted.run, shown(holder))
-            return False
-        is_first = self._host.find(wanted.run) is None
-        await self._reserve(wanted, is_first=is_first)
-        hosted = self._host.start(wanted.run, self._new_run(wanted))
+        with self._host.claiming(wanted.run):
+            holder = await self._claim(wanted.run)
+            if holder != self._setting.me.controller:
+                _log.warning("job %d: run %s is held by controller %s", wanted.sequence, wanted.run, shown(holder))
+                return False
+            is_first = self._host.find(wanted.run) is None
+            await self._reserve(wanted, is_first=is_first)
+            hosted = self._host.start(wanted.run, self._new_run(wanted))
         if await hosted.begun():
             return await self._exists(wanted)
         if isinstance(hosted.ending, Unwritten):
