@@ -17,9 +17,20 @@ from runfold.controller.patience import GaveUp, Patience, stored_at_s
 from runfold.controller.ports import RunPorts
 from runfold.controller.reading import read_delivered
 from runfold.controller.safe import root_of, shown, shown_error
-from runfold.controller.seed import Dropped, Ended, Ending, Identity, NewRun, Over, Quarantined, Stopped
+from runfold.controller.seed import (
+    Dropped,
+    Ended,
+    Ending,
+    Identity,
+    Kept,
+    KnownRun,
+    NewRun,
+    Over,
+    Quarantined,
+    Stopped,
+)
 from runfold.controller.showing import Showing
-from runfold.controller.takeover import read_run
+from runfold.controller.takeover import LogDamaged, check_beginning, read_run
 from runfold.controller.timers import due_timers
 from runfold.controller.waiting import Waiting
 from runfold.events.conclusions import ControllerStarted
@@ -27,6 +38,7 @@ from runfold.events.entry import AnyInput, Head, hash_entry
 from runfold.events.fold import fold
 from runfold.events.limits import ENTRY_MAX_BYTES, TAKEOVER_GAP_MAX_S
 from runfold.events.log import Appended, Damaged, Fenced
+from runfold.events.snapshot import StateSnapshot, decode_snapshot, fold_version
 from runfold.events.state import AnyState, RunState
 from runfold.events.subjects import Subjects
 
@@ -64,7 +76,10 @@ class Loop:
         self._asked: Ending = Stopped()
         self._wake = asyncio.Event()
         self._patience = Patience(f"run {run}")
-        self._showing = Showing(run, ports, is_new=job is not None)
+        self._fold = fold_version(me.decider.version)
+        self._showing = Showing(run, ports, is_new=job is not None, fold=self._fold)
+        self._owner: asyncio.TaskGroup | None = None
+        self._beside: list[asyncio.Task[None]] = []
 
     def stop(self, ending: Ending | None = None) -> None:
         """Ask the loop to end after its turn: like this, or to be taken up again."""
@@ -76,11 +91,11 @@ class Loop:
         """Return how it ended. An error ends this run's loop alone, and is shown on its status."""
         ending: Ending
         try:
-            async with asyncio.TaskGroup() as owner:
-                publishers = self._showing.serve(owner)
+            async with asyncio.TaskGroup() as self._owner:
+                self._beside += self._showing.serve(self._owner)
                 ending = await self._live()
-                for publisher in publishers:
-                    publisher.cancel()
+                for task in self._beside:
+                    task.cancel()
         except Exception as error:
             _log.error("run %s: an error in its loop\n%s", self.run_id, shown_error(error))
             ending = Quarantined(f"an error in the controller: {shown(root_of(error))}")
@@ -110,8 +125,7 @@ class Loop:
         if self._job is not None:
             state = await self._commit(self._job.state, self._draft(self._job.state, (self._job.taken, started), None))
         else:
-            heads = await ask(self._showing.heads)
-            known = await ask(lambda: read_run(log, self.run_id, heads))
+            known = await self._read_back()
             self._state, self._head, self._last_sequence = known.state, known.head, known.last_sequence
             self._showing.accepted_at = known.accepted_at
             if known.state.terminal:
@@ -123,6 +137,24 @@ class Loop:
             self._clock.advance(min((now_s or known.stored_at_s) - known.stored_at_s, TAKEOVER_GAP_MAX_S))
         await ask(lambda: self._ports.inbox.open(state.cursor, self._wake.set))
         return state
+
+    async def _read_back(self) -> KnownRun:
+        """Read the log, from the newest snapshot on; what lies before that is checked while the run goes on."""
+        ask, log = self._patience.ask, self._ports.log
+        kept, found = await ask(self._showing.kept), await ask(self._ports.snapshots.newest)
+        snapshots = [one for data in found if (one := decode_snapshot(data, self.run_id, self._fold)) is not None]
+        known = await ask(lambda: read_run(log, self.run_id, kept, snapshots))
+        if known.base is not None and self._owner is not None:
+            self._beside.append(self._owner.create_task(self._check(known.base, known.unchecked)))
+        return known
+
+    async def _check(self, base: StateSnapshot, kept: Sequence[Kept]) -> None:
+        try:
+            await self._patience.ask(lambda: check_beginning(self._ports.log, self.run_id, base, kept))
+        except LogDamaged as damage:
+            self.stop(damage.ending)
+        except GaveUp:
+            return
 
     async def _next(self, state: RunState, waiting: Waiting) -> RunState:
         """Wait until something is due, and decide on it."""
@@ -191,6 +223,7 @@ class Loop:
             self.standing.set()
         self._showing.tell(entry)
         self._showing.show(after, self._head, decided=bool(entry.transitions))
+        self._showing.keep(after, self._head, self._last_sequence)
         return after
 
     async def _mark(self, reason: str) -> None:

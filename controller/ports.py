@@ -140,6 +140,18 @@ class Jobs(Protocol):
         ...
 
 
+class Snapshots(Protocol):
+    """A run's states as they were kept at some entries. None of them need be there, or be what it should be."""
+
+    async def newest(self) -> list[bytes]:
+        """Return those that save most reading, the newest first."""
+        ...
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Keep one, in the place of the one before under that key."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RunPorts:
     """What one run's loop speaks through. `say_folded` is core NATS: said once, and lost while nobody can hear."""
@@ -148,6 +160,7 @@ class RunPorts:
     inbox: Inbox
     assignment: Board
     status: Board
+    snapshots: Snapshots
     say_folded: Callable[[bytes], Awaitable[None]]
 
 
@@ -166,6 +179,10 @@ class Ports(Protocol):
 
     def lease(self, controller: str) -> Lease:
         """Return a controller's lease, for this life of it."""
+        ...
+
+    async def generation(self, run: str) -> int:
+        """Return which generation of a run's log is its log now."""
         ...
 
     def run(self, run: str) -> RunPorts:

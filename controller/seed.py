@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from runfold.events.conclusions import Decider, JobTaken
 from runfold.events.entry import Head
 from runfold.events.job import Job
+from runfold.events.snapshot import StateSnapshot
 from runfold.events.state import RunState, Unborn
 
 
@@ -27,10 +28,20 @@ class NewRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """A head kept outside the log: by what, and in which epoch it was kept."""
+
+    keeper: str
+    head: Head
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class KnownRun:
     """A run as its log has it: state and head, the last sequence on its subject, the broker's time of its head.
 
-    `accepted_at` is the `at` of entry 0; `strays_count` messages of the subject are no entries.
+    `accepted_at` is the `at` of entry 0; `strays_count` messages of the subject are no entries. With `base` only what
+    follows that snapshot was read, and the heads `unchecked` were not compared.
     """
 
     state: RunState
@@ -39,6 +50,8 @@ class KnownRun:
     last_sequence: int
     stored_at_s: float
     strays_count: int
+    base: StateSnapshot | None = None
+    unchecked: tuple[Kept, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

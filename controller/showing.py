@@ -13,11 +13,13 @@ from runfold.controller.assignment import assignment
 from runfold.controller.latest import Document, Latest
 from runfold.controller.ports import RunPorts
 from runfold.controller.safe import shown
+from runfold.controller.seed import Kept
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment
 from runfold.events.beats import Folded
 from runfold.events.entry import Entry, Head
 from runfold.events.limits import FOLDED_EVERY_S, STATUS_EVERY_S
+from runfold.events.snapshot import StateSnapshot, encode_snapshot, snapshot_keys
 from runfold.events.state import AnyState, RunState
 from runfold.events.status import Status
 
@@ -35,8 +37,9 @@ _statuses: Final = msgspec.json.Decoder(Status)
 class Showing:
     """Publishes for one run. Each document is sent one at a time, the newest only; while it waits the loop goes on."""
 
-    def __init__(self, run: str, ports: RunPorts, *, is_new: bool) -> None:
+    def __init__(self, run: str, ports: RunPorts, *, is_new: bool, fold: str) -> None:
         self.run = run
+        self._fold = fold
         self.accepted_at = ""
         self._ports = ports
         last_sequence = 0 if is_new else None
@@ -44,16 +47,18 @@ class Showing:
         self._status = Document(ports.status, order_of_status, last_sequence)
         self._standing: Assignment | None = None
         self._shown_folded: dict[str, int] = {}
-        self._purged: tuple[str, int] | None = None
+        self._cursor: tuple[str, int] | None = None
+        self._purge_next: tuple[str, int] | None = None
         self._assignments = Latest[Assignment](self._put_assignment)
         self._statuses = Latest[tuple[RunState, Head]](self._put_status, STATUS_EVERY_S)
         self._folds = Latest[Folded](self._say_folded, FOLDED_EVERY_S)
-        self._purges = Latest[tuple[str, int]](ports.inbox.purge, PURGE_EVERY_S)
+        self._purges = Latest[tuple[str, int]](self._purge, PURGE_EVERY_S)
+        self._snapshots = Latest[StateSnapshot](self._put_snapshot)
 
     def serve(self, owner: asyncio.TaskGroup) -> list[asyncio.Task[None]]:
         """Begin to publish, in tasks of `owner`."""
-        jobs = (self._assignments.serve(), self._statuses.serve(), self._folds.serve(), self._purges.serve())
-        return [owner.create_task(job, name=f"show {self.run}") for job in jobs]
+        latest = (self._assignments, self._statuses, self._folds, self._purges, self._snapshots)
+        return [owner.create_task(each.serve(), name=f"show {self.run}") for each in latest]
 
     def tell(self, entry: Entry) -> None:
         """Say what an acknowledged entry decided, to whoever reads the controller's own log."""
@@ -76,21 +81,32 @@ class Showing:
         if folded != self._shown_folded or again:
             self._shown_folded = folded
             self._folds.offer(Folded(run=self.run, epoch=state.epoch, n=head.n, folded=folded), at_once=at_once)
-        if state.cursor is not None and state.cursor != self._purged:
-            self._purged = state.cursor
+        if state.cursor is not None and state.cursor != self._cursor:
+            self._cursor = state.cursor
             self._purges.offer(state.cursor)
+
+    def keep(self, state: RunState, head: Head, sequence: int) -> None:
+        """Keep a snapshot of the state after an acknowledged entry, now and then."""
+        if snapshot_keys(head.n):
+            self._snapshots.offer(
+                StateSnapshot(fold=self._fold, run=self.run, sequence=sequence, head=head, state=state)
+            )
 
     async def drained(self) -> None:
         """Return once the last assignment and status stand, and the inbox holds nothing that is folded."""
-        await asyncio.gather(self._assignments.drained(), self._statuses.drained(), self._purges.drained())
+        await asyncio.gather(self._assignments.drained(), self._statuses.drained())
+        if self._cursor is not None:
+            self._purge_next = self._cursor
+            self._purges.offer(self._cursor, at_once=True)
+        await self._purges.drained()
 
-    async def heads(self) -> list[tuple[str, Head]]:
+    async def kept(self) -> list[Kept]:
         """Return the heads that the documents shown so far were made of, and who keeps each."""
         documents = (
             ("assignment", decoded(_assignments, await self._assignment.read())),
             ("status", decoded(_statuses, await self._status.read())),
         )
-        return [(keeper, _head_of(document)) for keeper, document in documents if document is not None]
+        return [Kept(keeper, _head_of(document), document.epoch) for keeper, document in documents if document]
 
     async def show_quarantine(self, state: AnyState | None, head: Head | None, reason: str) -> None:
         """Put the mark on the newest status; the assignment stays as it is."""
@@ -110,6 +126,17 @@ class Showing:
         document = status(*seen, self.accepted_at)
         if not await self._status.put(_encoder.encode(document), document.order):
             _log.debug("run %s: a newer status than ours (entry %d) stands", self.run, document.head.n)
+
+    async def _purge(self, cursor: tuple[str, int]) -> None:
+        """Purge what was folded when this was last called: a log that loses its end folds the newest facts again."""
+        due, self._purge_next = self._purge_next, cursor
+        if due is not None:
+            await self._ports.inbox.purge(due)
+
+    async def _put_snapshot(self, snapshot: StateSnapshot) -> None:
+        data = encode_snapshot(snapshot)
+        for key in snapshot_keys(snapshot.head.n) if data is not None else ():
+            await self._ports.snapshots.put(key, data or b"")
 
     async def _say_folded(self, folded: Folded) -> None:
         await self._ports.say_folded(_encoder.encode(folded))

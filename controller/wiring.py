@@ -17,12 +17,14 @@ from runfold.controller.safe import shown
 from runfold.events.log import AppendResult, LogUnavailable, Stored
 from runfold.events.nats.cells import Cell, Cells, Clash, assignment_cells, owner_cells, status_cells
 from runfold.events.nats.connection import Connection
-from runfold.events.nats.errors import BrokerClosed, BrokerError
+from runfold.events.nats.errors import BrokerClosed, BrokerError, Unanswered
+from runfold.events.nats.generations import generation_of, open_log
 from runfold.events.nats.inbox import Inbox, InboxMessage, InboxReset, purge_inbox
 from runfold.events.nats.jobs import JobMessage, Jobs
 from runfold.events.nats.leases import Lease
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.publish import Rejected, publish_acked
+from runfold.events.nats.snapshots import RunSnapshots
 
 REFUSE_TIMEOUT_S: Final = 5.0
 
@@ -47,6 +49,11 @@ class BrokerPorts:
         self.jobs = _JobQueue(hears, appends)
         self.owners = _Bucket(owner_cells(appends))
 
+    async def generation(self, run: str) -> int:
+        """Return which generation of a run's log is its log now."""
+        with _asking():
+            return await generation_of(self._appends, run)
+
     def lease(self, controller: str) -> _Lease:
         """Return a controller's lease; nothing is said by this."""
         return _Lease(Lease(self._leases, controller, secrets.token_hex(8)))
@@ -62,10 +69,11 @@ class BrokerPorts:
                 pass  # nobody could hear it; the next one says it too
 
         return RunPorts(
-            log=_RunLog(JetStreamLog(self._appends, run)),
+            log=_RunLog(self._appends, run),
             inbox=_RunInbox(self._hears, run),
             assignment=_Board(self._assignments, run),
             status=_Board(self._statuses, run),
+            snapshots=_Snapshots(RunSnapshots(self._appends, run)),
             say_folded=say_folded,
         )
 
@@ -94,29 +102,39 @@ class _Lease:
 
 
 class _RunLog:
-    """A log whose connection may be closed at the end: nobody knows then what was appended."""
+    """A log in the generation that it had when it was first asked for.
 
-    def __init__(self, log: JetStreamLog) -> None:
-        self._log = log
+    Its connection may be closed at the end: nobody knows then what was appended.
+    """
+
+    def __init__(self, connection: Connection, run: str) -> None:
+        self._connection, self._run = connection, run
+        self._log: JetStreamLog | None = None
 
     async def append(self, data: bytes, *, n: int, digest: str, prev: str, last_sequence: int) -> AppendResult:
         try:
-            return await self._log.append(data, n=n, digest=digest, prev=prev, last_sequence=last_sequence)
-        except BrokerClosed as error:
+            log = self._log or await self._open()
+            return await log.append(data, n=n, digest=digest, prev=prev, last_sequence=last_sequence)
+        except (BrokerClosed, Unanswered) as error:
             raise LogUnavailable(str(error)) from error
 
     async def read(self, after_sequence: int = 0) -> AsyncIterator[Stored]:
         try:
-            async for stored in self._log.read(after_sequence):
+            log = self._log or await self._open()
+            async for stored in log.read(after_sequence):
                 yield stored
         except BrokerError as error:
             raise LogUnavailable(str(error)) from error
 
     async def last_sequence(self) -> int:
         try:
-            return await self._log.last_sequence()
+            return await (self._log or await self._open()).last_sequence()
         except BrokerError as error:
             raise LogUnavailable(str(error)) from error
+
+    async def _open(self) -> JetStreamLog:
+        self._log = log = await open_log(self._connection, self._run)
+        return log
 
 
 class _RunInbox:
@@ -174,6 +192,21 @@ class _Board:
         with _asking():
             outcome = await self._cells.put(self._key, data, expected=last_sequence)
             return None if isinstance(outcome, Clash) else outcome.sequence
+
+
+class _Snapshots:
+    """A run's snapshots."""
+
+    def __init__(self, snapshots: RunSnapshots) -> None:
+        self._snapshots = snapshots
+
+    async def newest(self) -> list[bytes]:
+        with _asking():
+            return await self._snapshots.newest()
+
+    async def put(self, key: str, data: bytes) -> None:
+        with _asking():
+            await self._snapshots.put(key, data)
 
 
 class _Bucket:

@@ -57,6 +57,12 @@ class _Kind(msgspec.Struct, frozen=True):
     kind: str
 
 
+class _Link(msgspec.Struct, frozen=True):
+    run: str
+    n: int
+    prev: str
+
+
 class NotAnEntry(ValueError):
     """Bytes that are no entry of any version this program can read; says why."""
 
@@ -67,6 +73,7 @@ _INPUT: Final = msgspec.json.Decoder(AnyInput)
 _TRANSITION: Final = msgspec.json.Decoder(AnyTransition)
 _LENIENT: Final = msgspec.json.Decoder(_Lenient)
 _KIND: Final = msgspec.json.Decoder(_Kind)
+_LINK: Final = msgspec.json.Decoder(_Link)
 _UNREADABLE: Final = (msgspec.ValidationError, msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _KNOWN: Final = frozenset(kind.__struct_config__.tag for union in (AnyInput, AnyTransition) for kind in union.__args__)
 
@@ -92,6 +99,15 @@ def decode_entry(data: bytes) -> Entry:
         return _decode_leniently(data)
     # Another version's envelope may happen to have the shape of this one's.
     return entry if entry.v == WIRE_VERSION else _decode_leniently(data)
+
+
+def is_link(data: bytes, run: str, n: int, prev: str) -> bool:
+    """Say whether these bytes are a run's entry `n` behind `prev`, whatever else they say and whoever wrote them."""
+    try:
+        link = _LINK.decode(data)
+    except _UNREADABLE:
+        return False
+    return (link.run, link.n, link.prev) == (run, n, prev)
 
 
 def unknown_kinds(data: bytes) -> tuple[Unknown, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from runfold.events.base import Value
-from runfold.events.entry import hash_entry
+from runfold.events.entry import hash_entry, is_link
 from runfold.events.log import Appended, AppendResult, Damaged, Fenced, LogFull, LogUnavailable, Stored
 
 if TYPE_CHECKING:
@@ -64,14 +64,6 @@ class MemoryStore:
             (run, msgspec.structs.replace(stored, data=data) if stored.sequence == sequence else stored)
             for run, stored in self._messages
         ]
-
-
-class _Link(msgspec.Struct, frozen=True):
-    """What makes a message a link of the chain, whatever else it says and whichever version wrote it."""
-
-    run: str
-    n: int
-    prev: str
 
 
 class MemoryLog:
@@ -137,14 +129,7 @@ class MemoryLog:
                 continue
             if hash_entry(stored.data) == digest:
                 return Appended(sequence=stored.sequence)
-            if self._is_next(stored.data, n, prev):
+            if is_link(stored.data, self.run, n, prev):
                 return Fenced(sequence=stored.sequence, hash=hash_entry(stored.data))
         last = self._last_sequence()
         return Damaged(expected_sequence=last_sequence, found_sequence=last) if last < last_sequence else None
-
-    def _is_next(self, data: bytes, n: int, prev: str) -> bool:
-        try:
-            link = msgspec.json.decode(data, type=_Link)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
-        return (link.run, link.n, link.prev) == (self.run, n, prev)

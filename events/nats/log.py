@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
 from runfold.events import limits
-from runfold.events.entry import hash_entry
+from runfold.events.entry import hash_entry, is_link
 from runfold.events.log import Appended, AppendResult, Damaged, Fenced, LogFull, LogUnavailable, Stored
 from runfold.events.nats.api import Api
 from runfold.events.nats.direct import read_batch
@@ -23,14 +21,6 @@ STRAYS_PER_APPEND_MAX: Final = 64
 """How often one call appends after yet another stray, before it asks to be called again."""
 
 _TEMPORARY: Final = 503
-
-
-class _Link(msgspec.Struct, frozen=True):
-    """What makes a message a link of the chain, whatever else it says and whichever version wrote it."""
-
-    run: str
-    n: int
-    prev: str
 
 
 class JetStreamLog:
@@ -142,7 +132,7 @@ class JetStreamLog:
                 break
             if hash_entry(found.data) == digest:
                 return Appended(sequence=found.sequence)
-            if self._is_next(found.data, n, prev):
+            if is_link(found.data, self.run, n, prev):
                 return Fenced(sequence=found.sequence, hash=hash_entry(found.data))
             position = found.sequence
             strays.add(position)
@@ -151,13 +141,6 @@ class JetStreamLog:
             return Damaged(expected_sequence=last_sequence, found_sequence=last)
         self._strays |= strays
         return position
-
-    def _is_next(self, data: bytes, n: int, prev: str) -> bool:
-        try:
-            link = msgspec.json.decode(data, type=_Link)
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            return False
-        return (link.run, link.n, link.prev) == (self.run, n, prev)
 
     def _refusal(self, answer: Rejected) -> Exception:
         if answer.full:

@@ -11,6 +11,7 @@ from runfold.controller.ports import Delivered, JobDelivery, RunPorts, Unavailab
 from runfold.events.entry import Entry, decode_entry
 from runfold.events.log import Appended, AppendResult, LogFull, LogUnavailable, Stored
 from runfold.events.memory import FaultKind, MemoryLog, MemoryStore
+from runfold.events.snapshot import TAIL
 from support.memory_leases import MemoryLease, MemoryLeases
 
 IDENTITY = "inbox-1"
@@ -308,19 +309,40 @@ class MemoryJobs:
         return sorted([*self.acked, *self.termed])
 
 
+class MemorySnapshots:
+    """A run's snapshots."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def newest(self) -> list[bytes]:
+        """Return what is kept."""
+        await asyncio.sleep(0)
+        numbers = sorted((int(key) for key in self.kept if key.isdecimal()), reverse=True)
+        return [self.kept[key] for key in [TAIL, *map(str, numbers)] if key in self.kept]
+
+    async def put(self, key: str, data: bytes) -> None:
+        """Keep one."""
+        await asyncio.sleep(0)
+        self.kept[key] = data
+
+
 @dataclass
 class MemoryRun:
-    """The world of one run."""
+    """The world of one run. `generation` is that of its log."""
 
     log: WatchedLog
     inbox: MemoryInbox
     assignment: MemoryBoard
     status: MemoryBoard
     happened: Happened
+    snapshots: MemorySnapshots = field(default_factory=MemorySnapshots)
+    generation: int = 1
 
     def ports(self) -> RunPorts:
         """Return it as ports."""
-        return RunPorts(self.log, InboxReader(self.inbox), self.assignment, self.status, self.say_folded())
+        inbox = InboxReader(self.inbox)
+        return RunPorts(self.log, inbox, self.assignment, self.status, self.snapshots, self.say_folded())
 
     def say_folded(self) -> Callable[[bytes], Awaitable[None]]:
         """Return what says `folded`."""
@@ -355,6 +377,11 @@ class MemoryWorld:
                 happened=happened,
             )
         return self.runs[run]
+
+    async def generation(self, run: str) -> int:
+        """Return the generation of a run's log."""
+        await asyncio.sleep(0)
+        return self.of(run).generation
 
     def lease(self, controller: str) -> MemoryLease:
         """Return a controller's lease."""

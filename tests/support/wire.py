@@ -9,7 +9,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Literal, TypeVar
 
-from runfold.controller.ports import Board, Delivered, Inbox, JobDelivery, Lease, Renewal, RunPorts, Unavailable
+from runfold.controller.ports import (
+    Board,
+    Delivered,
+    Inbox,
+    JobDelivery,
+    Lease,
+    Renewal,
+    RunPorts,
+    Snapshots,
+    Unavailable,
+)
 from runfold.events.log import AppendResult, Log, LogUnavailable, Stored
 from support.memory_ports import MemoryWorld
 
@@ -58,8 +68,13 @@ class Wire:
             inbox=_Inbox(self, inner.inbox),
             assignment=_Board(self, inner.assignment, "assignment"),
             status=_Board(self, inner.status, "status"),
+            snapshots=_Snapshots(self, inner.snapshots),
             say_folded=say_folded,
         )
+
+    async def generation(self, run: str) -> int:
+        """Return the generation of a run's log."""
+        return await self.call("generation", lambda: self._world.generation(run))
 
     def lease(self, controller: str) -> Lease:
         """Return a controller's lease."""
@@ -133,6 +148,17 @@ class _Board:
 
     async def write(self, data: bytes, last_sequence: int) -> int | None:
         return await self._wire.call(f"write {self._what}", lambda: self._board.write(data, last_sequence))
+
+
+class _Snapshots:
+    def __init__(self, wire: Wire, snapshots: Snapshots) -> None:
+        self._wire, self._snapshots = wire, snapshots
+
+    async def newest(self) -> list[bytes]:
+        return await self._wire.call("snapshots", self._snapshots.newest)
+
+    async def put(self, key: str, data: bytes) -> None:
+        await self._wire.call("put snapshot", lambda: self._snapshots.put(key, data))
 
 
 class _Bucket:
