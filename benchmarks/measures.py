@@ -5,7 +5,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -172,8 +172,10 @@ async def report_times(started: Bench) -> list[int]:
     return msgspec.convert(unpack(state.return_value), list[int])
 
 
-async def fact_to_decision(started: Bench, worker: Connection) -> list[float]:
-    """From a fact's publication until the entry that folds it is durable, in seconds each.
+async def fact_to_decision(
+    started: Bench, worker: Connection, floor: Callable[[], Awaitable[float]]
+) -> tuple[list[float], list[float]]:
+    """From a fact's publication until the entry that folds it is durable, in seconds each; and the floor in between.
 
     We are the supervisor of a pool of our own, and say again and again how a run waits.
     """
@@ -199,12 +201,14 @@ async def fact_to_decision(started: Bench, worker: Connection) -> list[float]:
         await _publish(worker, names.subjects.request(run_id, "join"), Join(id="b", source=source, boot="b"))
         await asyncio.wait_for(joined.wait(), RUN_TIMEOUT_S)
         took: list[float] = []
+        least: list[float] = []
         for number in range(1, FACTS_COUNT + 1):
             queued = Queued(source=source, incarnation=1, number=number, attempt=1, ahead=number, free=0, needed=2)
             began = time.perf_counter()
             await _publish(worker, names.subjects.fact(run_id, 1, source), FactMessage(run=run_id, facts=(queued,)))
             took.append(await asyncio.wait_for(entries.get(), RUN_TIMEOUT_S) - began)
-    return took
+            least.append(await floor())
+    return took, least
 
 
 async def _publish(worker: Connection, subject: str, document: msgspec.Struct) -> None:
