@@ -46,6 +46,7 @@ class Commands:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.data = folder / "data"
+        self._started: list[subprocess.Popen[str]] = []
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a command."""
@@ -54,8 +55,8 @@ class Commands:
         return {**kept, "RUNFOLD_DATA": str(self.data), "XDG_CONFIG_HOME": str(self.folder / "config"), **more}
 
     def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        """Start a command; the caller ends it."""
-        return subprocess.Popen(
+        """Start a command; the caller ends it, and `end` whatever a failing test left running."""
+        process = subprocess.Popen(
             [RUNFOLD, *words],
             cwd=self.folder,
             env=self.environment(**env),
@@ -65,6 +66,15 @@ class Commands:
             text=True,
             start_new_session=True,
         )
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        """End every command that still runs; what it started ends with it."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+                process.wait(STOP_TIMEOUT_S)
 
     def __call__(self, *words: str, **env: str) -> Done:
         """Run a command to its end."""
@@ -146,9 +156,11 @@ class Up:
 
 
 @pytest.fixture
-def runfold(tmp_path: Path) -> Commands:
+def runfold(tmp_path: Path) -> Iterator[Commands]:
     """Commands in a folder of the test's own."""
-    return Commands(tmp_path)
+    commands = Commands(tmp_path)
+    yield commands
+    commands.end()
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +169,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("served"))
     with commands.service("--slots", "4"):
         yield commands
+    commands.end()
 
 
 def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
