@@ -73,6 +73,7 @@ class Host:
         self._patience = Patience(f"controller {setting.me.controller}")
         self._reading_back = asyncio.Semaphore(TAKEOVERS_AT_ONCE_MAX)
         self._coming: set[str] = set()
+        self._tried: dict[str, int] = {}
         self._claimed: set[str] = set()
 
     def find(self, run: str) -> Hosted | None:
@@ -153,6 +154,18 @@ class Host:
         """Return the runs that are hosted here and stand in the log."""
         return {run for run, hosted in self._runs.items() if hosted.ending is None and hosted.loop.standing.is_set()}
 
+    async def recheck(self) -> None:
+        """Take up again the quarantined runs whose log was restored since."""
+        damaged = [run for run, one in self._runs.items() if one.over.is_set() and isinstance(one.ending, Quarantined)]
+        for run in damaged:
+            generation = await self._setting.ports.generation(run)
+            hosted = self._runs.get(run)
+            if hosted is not None and generation > self._tried.get(run, hosted.loop.generation):
+                self._tried[run] = generation
+                _log.warning("run %s: its log was restored as generation %d; it is taken up again", run, generation)
+                self.forget(run)
+                self.resume(run)
+
     def _read_back(self, run: str, holder: str | None) -> None:
         known = run in self._runs or run in self._coming or run in self._claimed
         if self._owner is None or known or self._patience.over:
@@ -197,7 +210,7 @@ class Host:
                 if await self._patience.ask(lambda: self.owners.claim(run)) == self.owners.controller:
                     self.unsure.set()
             case Quarantined(reason=reason):
-                _log.error("run %s stays quarantined until the controller starts again: %s", run, shown(reason))
+                _log.error("run %s stays quarantined until its log is restored: %s", run, shown(reason))
             case Stopped():
                 _log.info("run %s goes on; the next controller takes it over", run)
             case Unwritten():

@@ -137,6 +137,7 @@ class Heir:
             self._host.drop(run, "its key is gone, it may have ended elsewhere")
         if self._keeper.settled:
             self._known = living
+        await self._host.recheck()
         self._look_at = self._monotonic() + OWNERS_EVERY_S
 
     def _judge(self, holders: dict[str, str], living: frozenset[str]) -> None:

@@ -81,6 +81,12 @@ class Loop:
         self._owner: asyncio.TaskGroup | None = None
         self._beside: list[asyncio.Task[None]] = []
 
+    @property
+    def generation(self) -> int:
+        """The generation of the log that was folded."""
+        restored = self._state.restored if isinstance(self._state, RunState) else None
+        return restored.generation if restored is not None else 1
+
     def stop(self, ending: Ending | None = None) -> None:
         """Ask the loop to end after its turn: like this, or to be taken up again."""
         self._asked = ending or Stopped()
