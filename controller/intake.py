@@ -22,7 +22,7 @@ from runfold.controller.takeover import read_acceptance
 from runfold.controller.territory import shown_storage, storage_key
 from runfold.events.base import Origin
 from runfold.events.conclusions import JobTaken
-from runfold.events.job import Job, check_run_id, decode_job, job_digest, resolve_job
+from runfold.events.job import RUN_ID, Job, check_run_id, decode_job, job_digest, resolve_job
 from runfold.events.limits import REFUSAL_EXCERPT_MAX_BYTES
 from runfold.events.refusal import JobRefused
 from runfold.events.state import Unborn
@@ -145,7 +145,7 @@ class Intake:
         key = storage_key(wanted.job)
         if key is None:
             return
-        holder = await self._patience.ask(lambda: self._host.owners.reserve(key, wanted.run))
+        holder = await self._patience.ask(lambda: self._holder_of(key, wanted))
         if holder == wanted.run:
             return
         if is_first:
@@ -166,6 +166,13 @@ class Intake:
         """
         if self._host.find(run) is None and await self._claim(run) == self._setting.me.controller:
             self._host.resume(run)
+
+    async def _holder_of(self, key: str, wanted: Wanted) -> str:
+        # A run whose storage nobody named has its own id for a name, and no key.
+        alone = wanted.job.storage_name or ""
+        if wanted.job.storage_path is None and RUN_ID.fullmatch(alone) and await self._host.owners.is_held(alone):
+            return alone
+        return await self._host.owners.reserve(key, wanted.run)
 
     async def _exists(self, wanted: Wanted) -> bool:
         """Whether the log holds the run that is asked for; raise `Refused` when it holds another by that id."""

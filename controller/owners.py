@@ -40,6 +40,10 @@ class Owners:
                 return run
         return run
 
+    async def is_held(self, run: str) -> bool:
+        """Whether some controller has a run: it is not over."""
+        return await self._bucket.get(run) is not None
+
     async def vacate(self, key: str, run: str) -> None:
         """Free the storage path of a run."""
         await self._bucket.delete(key, run)

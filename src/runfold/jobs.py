@@ -11,7 +11,7 @@ import msgspec
 from runfold.errors import UsageError
 from runfold.events.job import Job, decode_job
 from runfold.events.strict import Refused
-from runfold.events.values import Unencodable, pack
+from runfold.events.values import Unencodable, pack, unpack
 from runfold.ids import new_run_id
 
 if TYPE_CHECKING:
@@ -42,16 +42,21 @@ def job_from(
     if workers is not None:
         _put(fields, "scaling.num_workers", workers)
     for setting in settings:
-        path, equals, text = setting.partition("=")
-        if not equals or not path:
-            raise UsageError(f"--set {setting}: write it as path=value, as in --set failure.max_failures=3")
-        _put(fields, path, _value(text))
+        _set(fields, setting)
     if name is not None:
         fields["name"] = name
     if requested_by:
         fields.setdefault("requested_by", requested_by)
     if working_dir is not None:
         fields.setdefault("working_dir", working_dir)
+    return complete(fields)
+
+
+def changed(job: Job, settings: Iterable[str]) -> Job:
+    """Return a job with settings changed, as in `job_from`."""
+    fields: dict[str, object] = {**msgspec.to_builtins(job), "config": unpack(dict(job.config))}
+    for setting in settings:
+        _set(fields, setting)
     return complete(fields)
 
 
@@ -90,6 +95,13 @@ def _value(text: str) -> Json:
     except ValueError:
         return text
     return value
+
+
+def _set(fields: dict[str, object], setting: str) -> None:
+    path, equals, text = setting.partition("=")
+    if not equals or not path:
+        raise UsageError(f"--set {setting}: write it as path=value, as in --set failure.max_failures=3")
+    _put(fields, path, _value(text))
 
 
 def _put(fields: dict[str, object], path: str, value: object) -> None:

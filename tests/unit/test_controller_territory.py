@@ -85,6 +85,22 @@ def test_a_path_that_an_ended_run_did_not_come_to_free_is_taken_over() -> None:
     run(story())
 
 
+def test_a_run_that_nobody_named_is_not_resumed_while_it_is_live() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job("digits-1"))
+            again = msgspec.structs.replace(job("digits-2"), storage_name="digits-1")
+            refused = world.jobs.publish(encode_job(again))
+            await until(lambda: world.jobs.termed == [refused])
+            assert "run 'digits-1' writes to" in msgspec.json.decode(world.jobs.refusals[refused])["reason"]
+            one.inbox.publish("request.abort", msgspec.json.encode(AbortRun(id="a1", reason="enough")))
+            await until(lambda: not world.owners.values)
+            await taken(world, msgspec.structs.replace(again, id="digits-3"))
+
+    run(story())
+
+
 def test_only_what_others_could_reach_has_a_key() -> None:
     assert key() is None
     assert key(name="digits") is not None

@@ -1,0 +1,32 @@
+"""`runfold checkpoint`: ask a run for a checkpoint."""
+
+from __future__ import annotations
+
+import asyncio
+
+from runfold.asking import ask
+from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
+from runfold.cli.show import print_json
+from runfold.events.requests import CheckpointNow
+from runfold.ids import new_request_id
+from runfold.locate import find
+
+
+def command(
+    run: RunArgument,
+    output: OutputOption = "text",
+    data: DataOption = None,
+    server: ServerOption = None,
+    context: ContextOption = None,
+) -> None:
+    """Ask the ranks for a checkpoint at their next chance, and wait for the answer of the controller.
+
+    The training function sees it as runfold.should_checkpoint().
+    """
+    where = find(data, server, context)
+    request = CheckpointNow(id=new_request_id(), by=where.settings.user)
+    answer = asyncio.run(ask(where, run, request))
+    if output == "json":
+        print_json({"run": run, "request": request.id, "answer": answer})
+    else:
+        print(f"{run}: {answer}")
