@@ -97,10 +97,12 @@ class Document:
         self._board = board
         self._order = order
         self._last_sequence = last_sequence
+        self._standing: tuple[int, ...] | None = None
 
     async def read(self) -> bytes | None:
         """Return the document that stands."""
         data, self._last_sequence = await self._board.read()
+        self._standing = None if data is None else self._order(data)
         return data
 
     async def put(self, data: bytes, order: tuple[int, ...]) -> bool:
@@ -108,14 +110,13 @@ class Document:
         if self._last_sequence is None:
             await self.read()
         for _ in range(CONTESTED_MAX_COUNT):
+            # Before each try: a newer one may have been read when the document before this one was refused.
+            if self._standing is not None and self._standing > order:
+                return False
             sequence = await self._board.write(data, self._last_sequence or 0)
             if sequence is not None:
-                self._last_sequence = sequence
+                self._last_sequence, self._standing = sequence, order
                 return True
-            standing = await self.read()
-            if standing == data:
+            if await self.read() == data:
                 return True  # our own, whose answer was lost
-            theirs = self._order(standing) if standing is not None else None
-            if theirs is not None and theirs > order:
-                return False
         raise Unavailable(f"another writer came first {CONTESTED_MAX_COUNT} times in a row")

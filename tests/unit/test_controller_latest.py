@@ -132,6 +132,19 @@ def test_a_woken_writer_never_replaces_a_newer_document() -> None:
     assert asyncio.run(story()) == (False, b"9")
 
 
+def test_a_woken_writer_that_was_refused_once_is_refused_again() -> None:
+    """It has read the newer document by then, and its sequence."""
+
+    async def story() -> tuple[bool, bool, bytes | None]:
+        board = Board(b"4")
+        document = Document(board, number)
+        await document.put(b"5", (5,))
+        board.data, board.sequence = b"9", board.sequence + 1
+        return await document.put(b"6", (6,)), await document.put(b"7", (7,)), board.data
+
+    assert asyncio.run(story()) == (False, False, b"9")
+
+
 def test_a_write_whose_answer_was_lost_is_not_a_clash() -> None:
     async def story() -> tuple[bool, int]:
         board = Board()
