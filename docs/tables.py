@@ -19,9 +19,12 @@ from runfold.peer import INSTEAD
 from runfold.progress import PlainProgress
 from runfold.replay.history import History
 from runfold.replay.render import render_story, render_timeline
+from runfold.replay.rules import RULES
+from runfold.replay.screen import on_screen
 from runfold.replay.source import load
 from runfold.replay.story import story
 from runfold.replay.timeline import timeline
+from runfold.replay.uses import USES
 
 FOLDER = Path(__file__).parent
 README = FOLDER.parent / "README.md"
@@ -68,6 +71,43 @@ is a field of the job: `--set PATH=VALUE` on the command line, the same name in 
 |---|---|
 """
 
+AUDIT = """\
+# The rules of the audit
+
+`runfold audit RUN`, `audit --all`, and `audit` of an archive's directory or URL, of an exported file or of a directory
+of such, check every rule and end with 1 when one is broken; `-o json` prints each rule with its findings. The table is
+generated from [replay/rules.py](../replay/rules.py).
+
+Voices that were stale, foreign or malformed and changed nothing are counted, and are no finding.
+
+| rule | what it means | what to do when it is broken |
+|---|---|---|
+"""
+
+GOODPUT = """\
+# Goodput
+
+`runfold goodput RUN [--since N|TIME] [--until N|TIME]` tells what a run's clock went into, from the log alone.
+The parts add up to it exactly. The table is generated from [replay/uses.py](../replay/uses.py).
+
+Progress is kept up to the report whose checkpoint was committed, and lost behind it when its attempt ends otherwise
+than finished. A rank says with its reports how long it waited for data and checkpoints (`spent_s`); of an attempt the
+rank that waited longest counts. A failure's cost begins when it happened, not when it was heard of.
+
+| part | what it means |
+|---|---|
+"""
+
+
+def audit() -> str:
+    """The page of the audit's rules."""
+    return AUDIT + "".join(f"| `{rule.id}` | {rule.meaning} | {rule.advice} |\n" for rule in RULES)
+
+
+def goodput() -> str:
+    """The page of what time goes into."""
+    return GOODPUT + "".join(f"| `{name}` | {meaning} |\n" for name, meaning in USES.items())
+
 
 def failures() -> str:
     """The page of failure kinds."""
@@ -108,7 +148,7 @@ def watched(history: History) -> str:
 
 def replayed(history: History) -> str:
     """What `runfold replay` prints of it."""
-    lines = [*render_story(story(history)), "", *render_timeline(timeline(history))]
+    lines = [*render_story(story(history)), "", *render_timeline(on_screen(timeline(history)))]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -125,7 +165,13 @@ def readme() -> str:
     return text
 
 
-PAGES = {FOLDER / "failures.md": failures, FOLDER / "environment.md": environment, README: readme}
+PAGES = {
+    FOLDER / "failures.md": failures,
+    FOLDER / "environment.md": environment,
+    FOLDER / "audit.md": audit,
+    FOLDER / "goodput.md": goodput,
+    README: readme,
+}
 
 if __name__ == "__main__":
     for path, page in PAGES.items():

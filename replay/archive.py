@@ -37,15 +37,7 @@ from runfold.replay.manifest import (
 )
 from runfold.replay.pack import pack_lines
 from runfold.replay.store import Store, is_url, open_store
-from runfold.replay.unarchive import Archived, read_archive, read_last
-
-
-class RankOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank's output as it was published: its batches, oldest first."""
-
-    attempt: int
-    rank: int
-    batches: tuple[bytes, ...]
+from runfold.replay.unarchive import Archived, RankOutput, read_archive, read_last
 
 
 def archive_path(data_dir: str | Path, run: str) -> str:

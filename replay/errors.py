@@ -4,6 +4,7 @@ ReplayError
 ├── NotFound        no such run, file or archive: it says where was looked
 ├── CannotRead      it is there, and cannot be opened, or holds nothing of a run
 ├── BadMoment       a moment that is none, or lies outside the run
+├── BadSetting      a setting that a job does not have, or may not have so
 └── ArchiveRefused  nothing was archived: what stands there is of another log, or the log is damaged
 """
 
@@ -24,6 +25,10 @@ class CannotRead(ReplayError):
 
 class BadMoment(ReplayError):
     """A moment that cannot be understood, or at which the run did not exist."""
+
+
+class BadSetting(ReplayError):
+    """A setting that a job does not have, or a value that it may not have."""
 
 
 class ArchiveRefused(ReplayError):

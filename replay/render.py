@@ -23,6 +23,9 @@ __all__ = ["Look", "goodput_words", "headline", "render_row", "render_story", "r
 SETBACKS_SHOWN_MAX_COUNT: Final = 4
 INCIDENTS_SHOWN_MAX_COUNT: Final = 6
 BADPUT_SHOWN_MAX_COUNT: Final = 4
+_SHOWN_S: Final = 0.05
+"""Shorter parts would be shown as nothing."""
+
 TRACEBACK_LINES_MAX_COUNT: Final = 30
 OUTPUT_LINES_MAX_COUNT: Final = 10
 _BLOCK_INDENT: Final = 11
@@ -57,7 +60,7 @@ def goodput_words(found: Goodput) -> str:
     """Return how much was productive, and what the largest other parts went into."""
     if found.goodput is None:
         return "no time has passed"
-    bad = [(name, value) for name, value in found.badput_s.items() if value >= 0.0005]
+    bad = [(name, value) for name, value in found.badput_s.items() if value >= _SHOWN_S]
     parts = [f"{seconds(value)} {name.replace('_', ' ')}" for name, value in bad[:BADPUT_SHOWN_MAX_COUNT]]
     more = f", {len(bad) - len(parts)} more" if len(bad) > len(parts) else ""
     rest = f"; {', '.join(parts)}{more}" if parts else ""

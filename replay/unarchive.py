@@ -26,10 +26,18 @@ from runfold.replay.manifest import (
     output_file,
 )
 from runfold.replay.pack import BadPack, unpack
-from runfold.replay.store import Store
+from runfold.replay.store import Store, open_store
 
 _UNPACKED_MAX_BYTES: Final = ARCHIVE_SEGMENT_MAX_BYTES + ENTRY_MAX_BYTES
 """A segment closes before it outgrows its limit; one entry alone may."""
+
+
+class RankOutput(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank's output as it was published: its batches, oldest first."""
+
+    attempt: int
+    rank: int
+    batches: tuple[bytes, ...]
 
 
 class Archived(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +89,25 @@ def read_output(store: Store, attempt: int, rank: int) -> tuple[bytes, ...]:
         return ()
     except BadPack as error:
         raise CannotRead(f"{name} in {store.url} is damaged: {error}") from None
+
+
+def archived_beside(history: History) -> tuple[dict[str, bytes], tuple[RankOutput, ...]]:
+    """Return the blobs and outputs that stand in the archive a history was read from; nothing for other kinds.
+
+    Raises `CannotRead` for one that is not as it was written.
+    """
+    if history.kind != "archive":
+        return {}, ()
+    store = open_store(history.target)
+    last = read_last(store)
+    if last is None:
+        return {}, ()
+    blobs = {blob.sha256: read_blob(store, blob.sha256) for blob in last.blobs if blob.size_bytes is not None}
+    outputs = (
+        RankOutput(attempt=one.attempt, rank=one.rank, batches=read_output(store, one.attempt, one.rank))
+        for one in last.outputs
+    )
+    return blobs, tuple(outputs)
 
 
 class _Reader:

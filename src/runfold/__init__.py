@@ -4,6 +4,7 @@
 in a training function      report  get_context  get_checkpoint  barrier  broadcast_from_rank_zero  all_gather
 to keep a state             Checkpoint
 to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
+to ask a run afterwards      load(run_or_url) -> RunLog
 what goes wrong             errors
 ```
 
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from runfold import errors
     from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig
+    from runfold.logbook import RunLog, load
     from runfold.result import Result
     from runfold.trainer import RunConfig, Trainer
     from runfold.workers.checkpoint import Checkpoint
@@ -41,6 +43,7 @@ __all__ = [
     "FailureConfig",
     "Result",
     "RunConfig",
+    "RunLog",
     "ScalingConfig",
     "Trainer",
     "__version__",
@@ -50,6 +53,7 @@ __all__ = [
     "errors",
     "get_checkpoint",
     "get_context",
+    "load",
     "report",
     "should_checkpoint",
 ]
@@ -61,6 +65,7 @@ _MODULE_OF: Final = {
     "FailureConfig": "runfold.events.config",
     "Result": "runfold.result",
     "RunConfig": "runfold.trainer",
+    "RunLog": "runfold.logbook",
     "ScalingConfig": "runfold.events.config",
     "Trainer": "runfold.trainer",
     "all_gather": "runfold.workers.session",
@@ -69,6 +74,7 @@ _MODULE_OF: Final = {
     "errors": "runfold.errors",
     "get_checkpoint": "runfold.workers.session",
     "get_context": "runfold.workers.session",
+    "load": "runfold.logbook",
     "report": "runfold.workers.session",
     "should_checkpoint": "runfold.workers.session",
 }

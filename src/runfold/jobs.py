@@ -97,11 +97,16 @@ def _value(text: str) -> Json:
     return value
 
 
-def _set(fields: dict[str, object], setting: str) -> None:
-    path, equals, text = setting.partition("=")
+def setting_of(text: str) -> tuple[str, Json]:
+    """Return path and value of `path=value`; a value that is no JSON is text. Raises `UsageError` without either."""
+    path, equals, value = text.partition("=")
     if not equals or not path:
-        raise UsageError(f"--set {setting}: write it as path=value, as in --set failure.max_failures=3")
-    _put(fields, path, _value(text))
+        raise UsageError(f"--set {text}: write it as path=value, as in --set failure.max_failures=3")
+    return path, _value(value)
+
+
+def _set(fields: dict[str, object], setting: str) -> None:
+    _put(fields, *setting_of(setting))
 
 
 def _put(fields: dict[str, object], path: str, value: object) -> None:

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from runfold.errors import UnreachableError
+from runfold.events.assignment import Assignment
+from runfold.events.entry import Head
 from runfold.events.job import RUN_ID
+from runfold.replay.archive import archive_path
 from runfold.replay.errors import NotFound
+from runfold.replay.history import KnownHead
 from runfold.replay.source import load, read_log
+from runfold.replay.store import open_store
+from runfold.replay.unarchive import read_last
 
 if TYPE_CHECKING:
     from runfold.client import Client
@@ -17,6 +25,8 @@ if TYPE_CHECKING:
 
 async def open_history(where: Where, target: str, *, deep: bool = False) -> History:
     """Return the history of a run id, an archive's directory or URL, or an exported file.
+
+    `deep` is for the audit: what was archived beside the log is read too, and so are the heads that others keep of it.
 
     Raises:
         NotFound: nothing of that name, on the service or in the archive.
@@ -31,12 +41,13 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
 
             try:
                 async with open_client(address) as client:
+                    heads = await known_heads(client, where, target) if deep else ()
                     history = await live_history(client, target)
             except UnreachableError as error:
                 unreachable = error
                 continue
             if history is not None:
-                return history
+                return history.with_heads(*heads)
     try:
         return load(target, data_dir=where.data_dir, deep=deep)
     except NotFound:
@@ -51,3 +62,20 @@ async def live_history(client: Client, run: str) -> History | None:
 
     history = await read_log(JetStreamLog(client.connection, run), run)
     return history if history.links or history.damages else None
+
+
+async def known_heads(client: Client, where: Where, run: str) -> tuple[KnownHead, ...]:
+    """Return the heads of a run's log that are kept outside it, which it must hold: read before the log itself is."""
+    found: list[KnownHead] = []
+    status = await client.status(run)
+    if status is not None:
+        found.append(KnownHead(kept_by="the status", head=status.head))
+    names = client.names
+    message = await client.api.last_message(names.assignments, names.subjects.assignment(run))
+    if message is not None and message.data:
+        assignment = msgspec.json.decode(message.data, type=Assignment)
+        found.append(KnownHead(kept_by="the assignment", head=Head(n=assignment.n, hash=assignment.hash)))
+    last = read_last(open_store(archive_path(where.data_dir, run)))
+    if last is not None:
+        found.append(KnownHead(kept_by="the archive", head=last.head))
+    return tuple(found)

@@ -9,7 +9,7 @@ from runfold.events.job import Job
 from runfold.peer import INSTEAD
 from support.sources import ROOT
 
-PAGES = ("docs/failures.md", "docs/environment.md", "README.md")
+PAGES = ("docs/failures.md", "docs/environment.md", "docs/audit.md", "docs/goodput.md", "README.md")
 
 
 def written(name: str) -> str:

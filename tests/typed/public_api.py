@@ -3,8 +3,11 @@
 from pathlib import Path
 from typing import assert_type
 
+import pandas as pd
+
 import runfold
 from runfold.errors import RunAbortedError, TrainingFailedError
+from runfold.events.transitions import StateName
 
 
 def train(config: dict[str, object]) -> float:
@@ -52,3 +55,14 @@ def ask(result: runfold.Result) -> None:
 def start_by_reference() -> runfold.Result:
     """A function named by its file or module."""
     return runfold.Trainer("examples/digits.py:train", scaling_config=runfold.ScalingConfig(num_workers=2)).fit()
+
+
+def look_back(result: runfold.Result) -> None:
+    """A run's log, asked afterwards."""
+    log = runfold.load(result.run)
+    assert_type(log, runfold.RunLog)
+    assert_type(log.story().state, StateName)
+    assert_type(log.goodput(until="+10").goodput, float | None)
+    assert_type(log.what_if({"failure.max_failures": 5}).ends, bool)
+    assert_type(log.reports, pd.DataFrame)
+    assert_type(log.audit().clean, bool)

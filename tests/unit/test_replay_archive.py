@@ -17,12 +17,12 @@ from runfold.events.entry import decode_entry
 from runfold.events.limits import OUTPUT_TAIL_MAX_BYTES
 from runfold.events.transitions import LogRestored
 from runfold.replay import archive as archive_module
-from runfold.replay.archive import RankOutput, archive_path, list_archives, named_blobs, write_archive
+from runfold.replay.archive import archive_path, list_archives, named_blobs, write_archive
 from runfold.replay.errors import ArchiveRefused, NotFound
 from runfold.replay.history import History
 from runfold.replay.source import load
 from runfold.replay.store import Store, open_store
-from runfold.replay.unarchive import read_blob, read_last, read_output
+from runfold.replay.unarchive import RankOutput, read_blob, read_last, read_output
 from support.histories import Voice, beginning, chained, decided, ending, failing_run, finished_run, history, reports
 
 TEXT = b"the whole of a long traceback"
