@@ -177,3 +177,14 @@ def test_given_no_storage_named_then_nothing_is_looked_into() -> None:
     run = Run(1).lays_out()
     assert run.none(TaskOrdered)
     assert not run.group.waits
+
+
+def test_given_ranks_that_wait_for_the_word_where_to_begin_then_the_run_is_not_running_yet() -> None:
+    run = Run(1, failure=FailureConfig(max_failures=1), timeouts=Timeouts(import_timeout_s=5.0)).running()
+    run.says(run.shard(0, 0), run.failed(0))
+    run.starts()
+    assert run.name == "scheduling"
+    run.waits(6)
+    assert run.name == "scheduling", "the seal has a deadline of its own"
+    run.says(run.sealed(FIRST))
+    assert run.name == "running"

@@ -1,0 +1,108 @@
+"""Training functions that save checkpoints, written out as a user's file."""
+
+SAVING = '''
+import os, pathlib, signal, tempfile
+import runfold
+from runfold.workers import files
+
+
+def begin(ctx):
+    """The step to begin at, and what the rank found there."""
+    checkpoint = runfold.get_checkpoint()
+    if checkpoint is None:
+        return 0
+    with checkpoint.as_directory() as folder:
+        return int(pathlib.Path(folder, f"state-{ctx.get_world_rank()}").read_text()) + 1
+
+
+def save(step, metrics, count=1, **how):
+    rank = runfold.get_context().get_world_rank()
+    folder = tempfile.mkdtemp()
+    pathlib.Path(folder, f"state-{rank}").write_text(str(step))
+    for number in range(1, count):
+        pathlib.Path(folder, f"more-{rank}-{number}").write_text("x" * 1000)
+    runfold.report(metrics, checkpoint=runfold.Checkpoint.from_directory(folder), **how)
+
+
+def trains(config):
+    """Every rank saves each step, in step with the others; one fails once."""
+    ctx = runfold.get_context()
+    first = begin(ctx)
+    for step in range(first, config.get("steps", 4)):
+        save(step, {"step": step, "loss": 1.0 / (step + 1)})
+        runfold.barrier()
+        if step == config.get("fail_at") and ctx.get_attempt() == 1 and ctx.get_world_rank() == 1:
+            raise RuntimeError("once")
+    return first
+
+
+def killed_at_file(config):
+    """Rank 1 is killed before its n-th file of the second checkpoint, in the first attempt."""
+    ctx = runfold.get_context()
+    first = begin(ctx)
+    if ctx.get_attempt() == 1 and ctx.get_world_rank() == 1:
+        put, write, seen = files._LocalFiles.put, files._LocalFiles.write, [0]
+
+        def count():
+            if config["at"] == seen[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            seen[0] += 1
+
+        def counted_put(self, source, path, chunk_bytes=1024):
+            if "checkpoint_000001" in path:
+                count()
+            return put(self, source, path, chunk_bytes)
+
+        def counted_write(self, path, data):
+            if "checkpoint_000001" in path:
+                count()
+            write(self, path, data)
+
+        files._LocalFiles.put, files._LocalFiles.write = counted_put, counted_write
+    for step in range(first, 3):
+        save(step, {"step": step}, count=3)
+        runfold.barrier()
+    return first
+
+
+def uneven(config):
+    """Ranks report as often as they are told, one of them with files."""
+    ctx = runfold.get_context()
+    rank = ctx.get_world_rank()
+    for index in range(config["reports"][rank]):
+        if rank in config["saving"] and index in config["saving"][rank]:
+            save(index, {"index": index, "rank": rank})
+        else:
+            runfold.report({"index": index})
+    return rank
+
+
+uneven.__doc__ = None
+
+
+def beside(config):
+    """Asynchronous uploads, then a return without waiting for them."""
+    for step in range(4):
+        save(step, {"step": step}, checkpoint_upload_mode=runfold.CheckpointUploadMode.ASYNC)
+    return "returned"
+
+
+def asked(config):
+    """Saves when somebody asks for it."""
+    import time
+    step = 0
+    while True:
+        wanted = runfold.should_checkpoint(together=True)
+        if wanted:
+            save(step, {"step": step})
+        else:
+            runfold.report({"step": step})
+        step += 1
+        time.sleep(0.01)
+
+
+def ignores(config):
+    """Never asks where to begin."""
+    save(0, {"step": 0})
+    return "from nothing"
+'''
