@@ -18,11 +18,10 @@ class NothingAccepted(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """An entry that is not in the log yet, its bytes, and when to look at the run again."""
+    """An entry that is not in the log yet, and its bytes."""
 
     entry: Entry
     data: bytes
-    wake_t: float | None
 
 
 def draft(
@@ -50,7 +49,7 @@ def draft(
         transitions=tuple(decision.transitions),
         prev=GENESIS if head is None else head.hash,
     )
-    return Draft(entry, encode_entry(entry), decision.wake_at)
+    return Draft(entry, encode_entry(entry))
 
 
 def _epoch(state: AnyState, transitions: Sequence[AnyTransition]) -> int:

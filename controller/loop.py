@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
+from runfold.controller.alarm import HEIR_PATIENCE_S, Alarm
 from runfold.controller.clock import RunClock
 from runfold.controller.compose import Draft, draft
 from runfold.controller.patience import GaveUp, Patience, stored_at_s
@@ -31,7 +32,6 @@ from runfold.controller.seed import (
 )
 from runfold.controller.showing import Showing
 from runfold.controller.takeover import LogDamaged, check_beginning, read_run
-from runfold.controller.timers import due_timers
 from runfold.controller.waiting import Waiting
 from runfold.events.conclusions import ControllerStarted
 from runfold.events.entry import AnyInput, Head, hash_entry
@@ -72,7 +72,7 @@ class Loop:
         self._state: AnyState | None = None if job is None else job.state
         self._head: Head | None = None
         self._last_sequence = 0
-        self._wake_t: float | None = None
+        self._alarm = Alarm(0.0 if job is not None else HEIR_PATIENCE_S)
         self._asked: Ending = Stopped()
         self._wake = asyncio.Event()
         self._patience = Patience(f"run {run}")
@@ -169,10 +169,10 @@ class Loop:
             while not waiting.full and (delivered := self._ports.inbox.take()) is not None:
                 waiting.add(read_delivered(delivered, self.run_id, self._subjects), self._clock.now())
             t = self._clock.now()
-            timers = due_timers(state, t)
+            timers = self._alarm.due(state, t, caught_up=self._ports.inbox.caught_up)
             if timers or (waiting.due_t is not None and waiting.due_t <= t):
                 return await self._turn(state, waiting, timers)
-            due = [due_t for due_t in (waiting.due_t, self._wake_t) if due_t is not None]
+            due = [due_t for due_t in (waiting.due_t, self._alarm.wake_t(state, t)) if due_t is not None]
             try:
                 async with asyncio.timeout(self._clock.until(min(due)) if due else None):
                     await self._wake.wait()
@@ -222,7 +222,7 @@ class Loop:
             case _:
                 assert_never(answer)
         after = self._state = fold(state if isinstance(state, RunState) else None, entry)
-        self._head, self._wake_t = Head(n=entry.n, hash=digest), written.wake_t
+        self._head = Head(n=entry.n, hash=digest)
         if not self.standing.is_set():
             self._showing.accepted_at = self._showing.accepted_at or entry.at
             self._clock.start()

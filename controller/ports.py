@@ -45,6 +45,11 @@ class Inbox(Protocol):
         """Return the next message that arrived, or None."""
         ...
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that the stream holds for the run was taken, as far as is known."""
+        ...
+
     async def purge(self, cursor: tuple[str, int]) -> None:
         """Remove the run's messages up to a cursor: they are folded. Nothing, when the stream is another one."""
         ...

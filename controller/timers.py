@@ -14,15 +14,16 @@ if TYPE_CHECKING:
 
 def due_timers(state: RunState, t: float) -> tuple[TimerFired, ...]:
     """Return the conclusions that stand for timers due at `t`; the loop puts them after the other inputs."""
-    return tuple(TimerFired(timer=timer, deadline_t=due_t) for timer, due_t in _running(state) if due_t <= t)
+    return tuple(TimerFired(timer=timer, deadline_t=due_t) for timer, due_t in running_timers(state) if due_t <= t)
 
 
 def wake_at(state: RunState) -> float | None:
     """Return when, on the run's clock, the next timer is due; None while only inputs can change anything."""
-    return min((due_t for _, due_t in _running(state)), default=None)
+    return min((due_t for _, due_t in running_timers(state)), default=None)
 
 
-def _running(state: RunState) -> tuple[tuple[Timer, float], ...]:
+def running_timers(state: RunState) -> tuple[tuple[Timer, float], ...]:
+    """Return the timers that run in this state, and when, on the run's clock, each is due."""
     if state.terminal:
         return ()
     fired = {fired.timer for fired in state.fired}

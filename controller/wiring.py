@@ -165,6 +165,10 @@ class _RunInbox:
     def take(self) -> Delivered | None:
         return self._arrived.popleft() if self._arrived else None
 
+    @property
+    def caught_up(self) -> bool:
+        return self._inbox is not None and self._inbox.caught_up and not self._arrived
+
     async def purge(self, cursor: tuple[str, int]) -> None:
         identity, up_to = cursor
         if self._inbox is not None and self._inbox.identity == identity:

@@ -174,6 +174,11 @@ class InboxReader:
         """Return the next message."""
         return self.waiting.popleft() if self.waiting else None
 
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything was taken."""
+        return self._arrived is not None and not self.waiting
+
     async def purge(self, cursor: tuple[str, int]) -> None:
         """Forget what is folded."""
         await asyncio.sleep(0)

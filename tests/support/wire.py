@@ -132,6 +132,10 @@ class _Inbox:
     def take(self) -> Delivered | None:
         return self._inbox.take()
 
+    @property
+    def caught_up(self) -> bool:
+        return self._inbox.caught_up
+
     async def purge(self, cursor: tuple[str, int]) -> None:
         await self._wire.call("purge", lambda: self._inbox.purge(cursor))
 
