@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["support.broker", "support.commands", "support.ranks", "support.pool"]
+pytest_plugins = ["support.broker", "support.commands", "support.ranks", "support.pool", "support.supervisors"]

@@ -20,11 +20,13 @@ from runfold.events.facts import (
     Released,
     RunnerLost,
 )
+from runfold.workers.adopted import AdoptedRunner
 from runfold.workers.facts import Facts
 from runfold.workers.hatchery import Hatchery, RunnerProcess
 from runfold.workers.pipe import RunnerSpec
+from runfold.workers.places import Place
 from runfold.workers.placing import RunHere, SayLost
-from runfold.workers.pools.local import Granted, Waiting
+from runfold.workers.pools.local import Demand, Granted, Waiting
 
 SECRET_BYTES: Final = 32
 
@@ -38,6 +40,8 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     base_dir: str
     storage_dir: str = ""
     addr: str = "127.0.0.1"
+    places_dir: str | None = None
+    adopt: bool = False
 
 
 class _About(TypedDict):
@@ -49,10 +53,16 @@ class _About(TypedDict):
 
 
 class Desk:
-    """One run at this supervisor."""
+    """One run at this supervisor. `settled_s`: until then runners of an earlier supervisor may turn up."""
 
     def __init__(
-        self, assignment: Assignment, facts: Facts, site: Site, hatchery: Hatchery, on_change: Callable[[], None]
+        self,
+        assignment: Assignment,
+        facts: Facts,
+        site: Site,
+        hatchery: Hatchery,
+        on_change: Callable[[], None],
+        settled_s: float = 0.0,
     ) -> None:
         self.assignment = assignment
         self.facts = facts
@@ -65,7 +75,12 @@ class Desk:
         self._released: int | None = None
         self._orphans: int | None = None
         self._waiting: Waiting | None = None
-        self.runners: list[RunnerProcess] = []
+        # Whether another supervisor of this pool has spoken for the run before.
+        is_heir = any(given.source == facts.source and given.boot != facts.boot for given in assignment.joined)
+        self._settled_s = settled_s if is_heir else 0.0
+        self._adopted = False
+        self._strays: list[AdoptedRunner] = []
+        self.runners: list[RunnerProcess | AdoptedRunner] = []
 
     @property
     def here(self) -> RunHere:
@@ -78,12 +93,37 @@ class Desk:
             orphans=self._orphans,
             superseded=self.facts.superseded,
             runners=tuple(runner.here for runner in self.runners),
+            unsure=self._settled_s > 0 and self.facts.spool.incarnation is None,
+            settled_s=self._settled_s,
+            adopted=self._adopted,
+            strays=any(stray.alive for stray in self._strays),
         )
 
     @property
     def holds(self) -> bool:
         """Whether slots are held for the run."""
         return self._held is not None
+
+    @property
+    def everyone(self) -> list[RunnerProcess | AdoptedRunner]:
+        """The runners that are watched here, those among them that hold nothing."""
+        return [*self.runners, *self._strays]
+
+    def knows(self, place: Place) -> bool:
+        """Whether a runner found at a place is one of those watched here, or is being started."""
+        return any(runner.alive and runner.pid in (None, place.pid) for runner in self.everyone)
+
+    def adopt(self, runner: AdoptedRunner) -> bool:
+        """Watch a runner that an earlier supervisor has started; False for one that is no part of what is held."""
+        place = runner.place
+        taken = any(other.alive and other.node == runner.node for other in self.runners)
+        if self._held not in (None, place.attempt) or taken:
+            self._strays.append(runner)
+            runner.stop("another runner has its place", 0.0)
+            return False
+        self._held, self._adopted, self._released = place.attempt, True, None
+        self.runners = [other for other in self.runners if other.node != runner.node] + [runner]
+        return True
 
     def asked(self) -> None:
         """The demand of the present attempt stands in the queue."""
@@ -108,14 +148,14 @@ class Desk:
         """Say that the group has its places, and start a runner on each."""
         self.withdrawn()
         self._held = granted.demand.attempt
-        self._released = None
+        self._released, self._adopted = None, False
         self._say(Placed(**self._about(), places=granted.places))
         secret = secrets.token_bytes(SECRET_BYTES)
-        self.runners = [self._start(place, granted.demand.attempt, secret) for place in granted.places]
+        self.runners = [self._start(place, granted.demand, secret) for place in granted.places]
 
     def stop_runners(self, reason: str, grace_s: float) -> None:
         """Tell the runners to stop."""
-        for runner in self.runners:
+        for runner in self.everyone:
             runner.stop(reason, grace_s)
 
     def lost(self, step: SayLost) -> None:
@@ -131,7 +171,7 @@ class Desk:
 
     def freed(self) -> None:
         """Nothing of the group lives, and its slots are given back."""
-        self._held = None
+        self._held, self._adopted = None, False
         self.runners = []
 
     def release(self) -> None:
@@ -139,17 +179,17 @@ class Desk:
         self._released = self.assignment.attempt
         self._say(Released(**self._about()))
 
-    def notice(self, nodes: tuple[str, ...], within_s: float, reason: str) -> None:
+    def notice(self, nodes: tuple[str, ...], within_s: float | None, reason: str) -> None:
         """Say that the group's nodes will be taken back."""
         self._say(PreemptionNoticed(**self._about(), nodes=nodes, within_s=within_s, reason=reason))
 
-    def _start(self, place: PlaceOffer, attempt: int, secret: bytes) -> RunnerProcess:
+    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> RunnerProcess:
         site = self._site
         spec = RunnerSpec(
             url=site.url,
             namespace=site.namespace,
             run=self.assignment.run,
-            attempt=attempt,
+            attempt=demand.attempt,
             pool=site.pool,
             node=place.node,
             source=place.node,
@@ -157,6 +197,10 @@ class Desk:
             base_dir=site.base_dir,
             storage_dir=site.storage_dir,
             addr=site.addr,
+            slots=place.slots,
+            resources=demand.resources,
+            places_dir=site.places_dir,
+            adopt=site.adopt,
         )
         return RunnerProcess(spec, self._hatchery, self._on_change)
 

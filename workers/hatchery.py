@@ -12,19 +12,19 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from runfold.workers.errors import SpawnError
-from runfold.workers.pipe import EXIT_CANNOT, RunnerPipe, RunnerSpec, StopNow
+from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerPipe, RunnerSpec, StopNow
 from runfold.workers.placing import RunnerHere
 from runfold.workers.processes import EXIT_BUG, Exit
 from runfold.workers.spawner import Child, Spawner
+from runfold.workers.strangers import Stranger
 from runfold.workers.zygote import Role
 
 RUNNER_TARGET: Final = "runfold.workers.runner:main"
 STOP_MARGIN_S: Final = 8.0
 """How much longer than its ranks' patience a runner may take to end before it is killed."""
-UNSEEN_END_TIMEOUT_S: Final = 10.0
-"""How long the pipe of a runner is watched whose zygote, which would have seen its end, is gone."""
 _REASONS: Final[Mapping[int | None, str]] = {
     EXIT_CANNOT: "it lost its rank spawner or could not reach the broker; the supervisor's log says which",
+    EXIT_TAKEN: "another runner of the run was still at work on this node; it is told to end",
     EXIT_BUG: "it met a bug of runfold's own; the supervisor's log has the traceback",
 }
 _LOG: Final = logging.getLogger("runfold.workers")
@@ -84,6 +84,7 @@ class RunnerProcess:
         self._reason = ""
         self._ended_s: float | None = None
         self._kill_at: float | None = None
+        self._stranger: Stranger | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._live(), name=f"runner {spec.run} {spec.node}")
 
@@ -99,6 +100,11 @@ class RunnerProcess:
             reason=self._reason,
             told=self.told,
         )
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, once there is one."""
+        return self._child.pid if self._child is not None else None
 
     @property
     def alive(self) -> bool:
@@ -124,10 +130,11 @@ class RunnerProcess:
         try:
             with self._theirs:
                 self._child = await self._hatchery.spawn(self._theirs)
-            self._exit = await self._child.wait()
-            self._reason = _REASONS.get(self._exit.code, "")
-            if not self._exit.known:
-                await self._end_unseen()
+            ended = await self._child.wait()
+            if not ended.known:
+                await self._end_unseen(self._child)
+            self._reason = self._reason or _REASONS.get(ended.code, "")
+            self._exit = ended
         except SpawnError as error:
             self._reason = f"it could not be started: {error}"
         finally:
@@ -137,17 +144,29 @@ class RunnerProcess:
                 self._stopping.cancel()
             self._on_end()
 
-    async def _end_unseen(self) -> None:
-        """The zygote is gone and the runner may live: have it end, and see that it does by its end of the pipe."""
-        self._reason = "the zygote that it was forked from died, and nobody could see how it ended"
-        self._pipe.send(StopNow(reason="the supervisor cannot watch this runner any more", grace_s=0.0))
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(UNSEEN_END_TIMEOUT_S):
-                await self._pipe.wait_closed()
+    async def _end_unseen(self, child: Child) -> None:
+        """The zygote is gone, and the runner goes on: its end is seen, though not how it ends."""
+        self._reason = "the zygote that it was forked from died before it, and nobody could see how it ended"
+        self._stranger = Stranger(child.pid, child.started)
+        try:
+            if self._stranger.alive:
+                await self._stranger.wait()
+        finally:
+            self._stranger.close()
+
+    async def let_go(self) -> None:
+        """Leave it to the next heir: it goes on."""
+        for task in (self._task, self._stopping):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
 
     async def _kill_in_time(self, kill_at: float) -> None:
         await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
         if self._child is not None:
             _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self._child.pid)
+            if self._stranger is not None:
+                self._stranger.signal(signal.SIGKILL)
+                return
             with contextlib.suppress(SpawnError):
                 await self._child.kill(signal.SIGKILL, group=False)

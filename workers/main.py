@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -18,7 +18,6 @@ from runfold.workers.supervisor import Supervisor, SupervisorConfig
 __all__ = ["SupervisorConfig", "launch_zygote", "serve_supervisor"]
 
 CONNECT_TIMEOUT_S: Final = 30.0
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
@@ -28,8 +27,12 @@ async def serve_supervisor(
     zygote: Spawner | None = None,
     ready: Callable[[], None] = lambda: None,
     stop: asyncio.Event | None = None,
+    orphaned: asyncio.Event | None = None,
 ) -> None:
-    """Serve a pool until SIGTERM, SIGINT or `stop`; then end its runners, with bounded patience, and all it started.
+    """Serve a pool until SIGINT or `stop`; then end its runners, with bounded patience, and all it started.
+
+    Until `orphaned` as well: then the runners are left to the next supervisor, if `adopt` says so. runfold stops by
+    word: a SIGTERM comes from who will take this machine back, and is told to the runs.
 
     `zygote` may be given by who called `launch_zygote` early, so that it imports meanwhile; it is closed here.
     `ready` is called once runs are placed.
@@ -38,10 +41,10 @@ async def serve_supervisor(
         BrokerUnreachable: no broker answered.
         SpawnError: the zygote could not be started.
     """
-    stop = stop or asyncio.Event()
+    stop, orphaned, reclaimed = stop or asyncio.Event(), orphaned or asyncio.Event(), asyncio.Event()
     hatchery = Hatchery(zygote if zygote is not None else launch_zygote())
     try:
-        with _stopped_by_signals(stop):
+        with _heard_signals({signal.SIGINT: stop, signal.SIGTERM: reclaimed}):
             warming = asyncio.ensure_future(hatchery.warm())
             try:
                 connection = await connect(
@@ -57,7 +60,7 @@ async def serve_supervisor(
                 warming.result()
                 _LOG.info("the supervisor of pool %s has %d slots on %s", config.pool, config.slots, config.node)
                 ready()
-                await Supervisor(config, connection, hatchery).serve(stop)
+                await Supervisor(config, connection, hatchery).serve(stop, orphaned, reclaimed)
             finally:
                 await connection.close()
     finally:
@@ -65,13 +68,13 @@ async def serve_supervisor(
 
 
 @contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Generator[None]:
-    """Set `stop` on SIGTERM and SIGINT, and leave the handlers as they were found."""
+def _heard_signals(events: Mapping[signal.Signals, asyncio.Event]) -> Generator[None]:
+    """Set an event on its signal, and leave the handlers as they were found."""
     loop = asyncio.get_running_loop()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, stop.set)
+    for number, event in events.items():
+        loop.add_signal_handler(number, event.set)
     try:
         yield
     finally:
-        for number in SIGNALS:
+        for number in events:
             loop.remove_signal_handler(number)

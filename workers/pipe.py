@@ -1,7 +1,8 @@
 """What a supervisor says to a runner: on a socket pair whose closing is a word as well.
 
 The runner's first frame is its `RunnerSpec`: credentials and secret come this way, after the rank spawner was
-forked, so that no rank ever holds them. The runner says nothing: it speaks on the broker.
+forked, so that no rank ever holds them. The runner says nothing: it speaks on the broker. An heir of the supervisor
+speaks to the runner in the same way, over the socket at which it knocked.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from runfold.workers.frames import HEADER, frame
 
 EXIT_CANNOT: Final = 77
 """How a runner ends that cannot go on: no broker, no spec, or no rank spawner. Why stands in the log."""
+EXIT_TAKEN: Final = 78
+"""How a runner ends that finds its place taken by another one."""
 PIPE_FRAME_MAX_BYTES: Final = 64 * 1024
 SPEC_TIMEOUT_S: Final = 10.0
 
@@ -25,6 +28,9 @@ SPEC_TIMEOUT_S: Final = 10.0
 class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     """Who a runner is. `base_dir` is where relative working directories start, `storage_dir` where runs without a
     `storage_path` keep their checkpoints; `addr` where others reach it.
+
+    `places_dir` is where its place's file stands, which says that it holds `slots` with `resources` each. `adopt`: it
+    waits for an heir when its supervisor dies.
     """
 
     url: str
@@ -38,6 +44,10 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     base_dir: str
     storage_dir: str = ""
     addr: str = "127.0.0.1"
+    slots: int = 0
+    resources: dict[str, float] = {}
+    places_dir: str | None = None
+    adopt: bool = False
 
 
 class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

@@ -16,6 +16,7 @@ class RunnerHere(Value, frozen=True, kw_only=True):
     """A runner of the run. `ended_s` is when its end was seen; `code` and `signal` how, as far as known.
 
     `told` is the attempt in which its end was told: a later attempt on the same places has to hear of it too.
+    `orderly`: it took its place's file away before it ended.
     """
 
     node: str
@@ -24,11 +25,12 @@ class RunnerHere(Value, frozen=True, kw_only=True):
     signal: int | None = None
     reason: str = ""
     told: int = 0
+    orderly: bool = False
 
     @property
     def as_told(self) -> bool:
         """Whether it ended as one does that was told to."""
-        return self.code == 0
+        return self.code == 0 or self.orderly
 
 
 class RunHere(Value, frozen=True, kw_only=True):
@@ -37,6 +39,10 @@ class RunHere(Value, frozen=True, kw_only=True):
     `asked`: the attempt whose demand is in the queue. `held`: the attempt whose places are held. `refused`: the
     attempt that can never be placed. `released`: the attempt whose group is known to hold nothing. `orphans`: the
     attempt whose places, held by nobody here, were told as lost. `superseded`: a newer supervisor speaks for the pool.
+
+    An heir is a supervisor after another one. `unsure`: the log does not name it yet, so the last words of the one
+    before may still come. `settled_s`: until then a runner of the one before may turn up. `adopted`: the places were
+    given by the one before. `strays`: runners live that are no part of what is held.
     """
 
     asked: int | None = None
@@ -46,11 +52,15 @@ class RunHere(Value, frozen=True, kw_only=True):
     orphans: int | None = None
     superseded: bool = False
     runners: tuple[RunnerHere, ...] = ()
+    unsure: bool = False
+    settled_s: float = 0.0
+    adopted: bool = False
+    strays: bool = False
 
     @property
     def alive(self) -> bool:
         """Whether a runner still lives."""
-        return any(runner.ended_s is None for runner in self.runners)
+        return self.strays or any(runner.ended_s is None for runner in self.runners)
 
 
 class Ask(Value, frozen=True, kw_only=True):
@@ -105,44 +115,55 @@ class Placing(Value, frozen=True, kw_only=True):
 def placing(assignment: Assignment, here: RunHere, now: float) -> Placing:
     """Return what to do about the run of `assignment`."""
     if here.superseded:
-        return _stop(assignment, here, ())
+        return _stop(assignment, here)
     match assignment.want:
         case "place":
-            return _place(assignment, here, now)
+            return Placing() if here.unsure else _place(assignment, here, now)
         case "train":
-            return _train(assignment, here, now)
+            return Placing() if here.unsure else _held(assignment, here, now)
+        case "stop" if here.released == assignment.attempt:
+            return _stop(assignment, here)
         case "stop":
-            return _stop(assignment, here, (SayReleased(),) if here.released != assignment.attempt else ())
+            return _stop(assignment, here, SayReleased(), _settling(here, now))
         case "gone":
-            return _stop(assignment, here, (Forget(),))
+            return _stop(assignment, here, Forget(), _settling(here, now))
+
+
+def _settling(here: RunHere, now: float) -> float | None:
+    """Return until when it is not certain that nothing is left of an earlier supervisor's; None once it is."""
+    return here.settled_s if now < here.settled_s else None
 
 
 def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
     attempt = assignment.attempt
-    if here.held == attempt:
-        return _lost(assignment, here, now)
-    if here.held is not None:
-        # The places of an earlier attempt: the word to stop was overtaken by this one.
-        return _stop(assignment, here, ())
-    if assignment.places:
-        return _orphans(assignment, here)
+    if here.held not in (None, attempt) or (here.adopted and not assignment.places):
+        # The places of an earlier attempt: the word to stop was overtaken by this one. Or places that an earlier
+        # supervisor gave, and of which the log does not know.
+        return _stop(assignment, here)
+    if here.held is not None or assignment.places:
+        return _held(assignment, here, now)
     if attempt in (here.asked, here.refused):
         return Placing()
     return Placing(steps=(Ask(demand=demand_of(assignment)),))
 
 
-def _train(assignment: Assignment, here: RunHere, now: float) -> Placing:
-    return _lost(assignment, here, now) if here.held is not None else _orphans(assignment, here)
+def _held(assignment: Assignment, here: RunHere, now: float) -> Placing:
+    lost, gone = _lost(assignment, here, now), _orphans(assignment, here, now)
+    wakes = [wake for wake in (lost.wake_at, gone.wake_at) if wake is not None]
+    return Placing(steps=(*gone.steps, *lost.steps), wake_at=min(wakes, default=None))
 
 
-def _orphans(assignment: Assignment, here: RunHere) -> Placing:
-    """The log has places that nobody here holds: an earlier supervisor of this pool did."""
+def _orphans(assignment: Assignment, here: RunHere, now: float) -> Placing:
+    """Find places of the log that nobody here holds: an earlier supervisor of this pool did."""
     withdraw = (Withdraw(),) if here.asked is not None else ()
-    if here.orphans == assignment.attempt:
+    known = {runner.node for runner in here.runners}
+    nodes = [place.node for place in assignment.places if place.node not in known]
+    if not nodes or here.orphans == assignment.attempt:
         return Placing(steps=withdraw)
-    reason = "its runner ended with the supervisor that had started it"
-    nodes = tuple(SayLost(node=place.node, reason=reason, orphan=True) for place in assignment.places)
-    return Placing(steps=(*withdraw, *nodes))
+    if now < here.settled_s:
+        return Placing(steps=withdraw, wake_at=here.settled_s)
+    reason = "the supervisor that had started it is gone, and so is the runner: nobody could see how it ended"
+    return Placing(steps=(*withdraw, *(SayLost(node=node, reason=reason, orphan=True) for node in nodes)))
 
 
 def _lost(assignment: Assignment, here: RunHere, now: float) -> Placing:
@@ -159,7 +180,8 @@ def _lost(assignment: Assignment, here: RunHere, now: float) -> Placing:
     return Placing(steps=tuple(steps), wake_at=min(wake, default=None))
 
 
-def _stop(assignment: Assignment, here: RunHere, after: tuple[Step, ...]) -> Placing:
+def _stop(assignment: Assignment, here: RunHere, after: Step | None = None, wait_until: float | None = None) -> Placing:
+    """End what lives, give the slots back, and then do `after`, though not before `wait_until`."""
     steps: list[Step] = []
     if here.asked is not None:
         steps.append(Withdraw())
@@ -169,7 +191,9 @@ def _stop(assignment: Assignment, here: RunHere, after: tuple[Step, ...]) -> Pla
         return Placing(steps=(*steps, StopRunners(reason=reason, grace_s=grace_s)))
     if here.held is not None:
         steps.append(Free())
-    return Placing(steps=(*steps, *after))
+    if after is None or wait_until is not None:
+        return Placing(steps=tuple(steps), wake_at=wait_until)
+    return Placing(steps=(*steps, after))
 
 
 def _because(want: Literal["place", "train", "stop", "gone"]) -> str:

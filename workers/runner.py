@@ -1,7 +1,7 @@
 """The runner: one process a run on each node. It holds the broker's link, speaks for its ranks, owns their processes.
 
 It is forked from the supervisor's zygote, forks its rank spawner before anything else, and ends when its
-assignment or its supervisor says so, or when the supervisor's pipe closes. Nothing it started outlives it.
+assignment or its supervisor says so, or when the supervisor is gone and no heir comes. Nothing it started outlives it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, TypedDict
 
 from runfold.events.assignment import Assignment
-from runfold.events.facts import RunnerReady
+from runfold.events.config import Timeouts
+from runfold.events.facts import PreemptionNoticed, RunnerReady
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection, connect
 from runfold.events.nats.errors import BrokerError
@@ -31,11 +32,13 @@ from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
 from runfold.workers.hand import Hand
-from runfold.workers.pipe import EXIT_CANNOT, RunnerSpec, StopNow, SupervisorPipe
-from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Leave, Ordered, Plan, StartRank, plan
+from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerSpec, StopNow, SupervisorPipe
+from runfold.workers.places import PlaceTakenError
+from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, plan
 from runfold.workers.pulse import beat
 from runfold.workers.spawner import Spawner
 from runfold.workers.storages import Storages
+from runfold.workers.ties import Ties, tie
 
 EXIT_DONE: Final = 0
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -71,13 +74,14 @@ class Runner:
         self.chores = Chores(spec.source, doer, self.facts.say, lambda: self.group.attempts, self._wake.set)
         self._leave_by_s: float | None = None
 
-    async def serve(self, pipe: SupervisorPipe) -> int:
+    async def serve(self, ties: Ties, reclaimed: asyncio.Event) -> int:
         """Do what the assignments say until they, or the supervisor, say to end; return the exit code."""
         self.facts.start()
         self._say_ready()
         follower = follow_assignments(self._connection, self._hear, run=self._spec.run)
         watched = [
-            asyncio.create_task(self._listen(pipe), name="pipe"),
+            asyncio.create_task(ties.listen(self._order, self._adopt_within_s), name="supervisor"),
+            asyncio.create_task(self._tell_reclaimed(reclaimed), name="reclaimed"),
             asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group), name="beat"),
             asyncio.create_task(follower.wait_ended(), name="assignments"),
         ]
@@ -159,14 +163,9 @@ class Runner:
             self._order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
         self._wake.set()
 
-    async def _listen(self, pipe: SupervisorPipe) -> None:
-        while True:
-            message = await pipe.receive()
-            if message is None:
-                self._order(StopNow(reason="the supervisor is gone", grace_s=ABANDONED_GRACE_S))
-                return
-            if isinstance(message, StopNow):
-                self._order(message)
+    def _adopt_within_s(self) -> float:
+        job = self._assignment.job if self._assignment is not None else None
+        return (job.timeouts if job is not None else Timeouts()).adopt_within_s
 
     def _order(self, stop: StopNow) -> None:
         # A later word may shorten the patience, never lengthen it.
@@ -174,14 +173,20 @@ class Runner:
         self._ordered = Ordered(reason=stop.reason, grace_s=grace_s)
         self._wake.set()
 
+    async def _tell_reclaimed(self, reclaimed: asyncio.Event) -> None:
+        """Say that this node will be taken back, each time it is said to be."""
+        while True:
+            await reclaimed.wait()
+            reclaimed.clear()
+            _LOG.warning("%s: SIGTERM, which runfold never sends: taken for a notice of preemption", self._spec.run)
+            node, attempt = self._spec.node, self.group.attempt or self._spec.attempt
+            reason = f"SIGTERM to the runner on {node}"
+            self.facts.say(PreemptionNoticed(**_by_spool(attempt), nodes=(node,), reason=reason))
+
     def _say_ready(self) -> None:
         self.facts.say(
             RunnerReady(
-                source="",
-                incarnation=0,
-                number=0,
-                attempt=self._spec.attempt,
-                clock_s=time.monotonic(),
+                **_by_spool(self._spec.attempt),
                 node=self._spec.node,
                 addr=self._spec.addr,
                 port=self.group.port,
@@ -204,29 +209,58 @@ def _hurried(assignment: Assignment, ordered: Ordered | None) -> bool:
     return any(stop is not None and stop.grace_s <= 0 for stop in (assignment.stop, ordered))
 
 
+class _About(TypedDict):
+    source: str
+    incarnation: int
+    number: int
+    attempt: int
+    clock_s: float
+
+
+def _by_spool(attempt: int) -> _About:
+    """What every fact says; source, incarnation and number are the spool's to fill in."""
+    return _About(source="", incarnation=0, number=0, attempt=attempt, clock_s=time.monotonic())
+
+
 async def _run(sock: socket.socket, spawner: Spawner) -> int:
-    loop = asyncio.get_running_loop()
-    # Ended by word alone; a SIGTERM will one day be a notice that the node goes.
-    loop.add_signal_handler(signal.SIGTERM, lambda: _LOG.info("SIGTERM is no word to a runner; nothing is done"))
+    # Ended by word alone: a SIGTERM is somebody's notice that the node goes.
+    reclaimed = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, reclaimed.set)
     pipe = await SupervisorPipe.open(sock)
+    ties: Ties | None = None
     try:
         spec = await pipe.spec()
-        names = Names(spec.namespace)
-        starting = asyncio.ensure_future(spawner.start())
-        connection = await connect(
-            spec.url, role=Role.WORKER, name=f"runner {spec.run}", names=names, connect_timeout_s=CONNECT_TIMEOUT_S
-        )
-        try:
-            await starting
-            return await Runner(spec, spawner, connection).serve(pipe)
-        finally:
-            await connection.close()
+        ties = await tie(spec, pipe)
+        code = await _serve(spec, spawner, ties, reclaimed)
+        if code == EXIT_DONE:
+            ties.release()
+    except PlaceTakenError as error:
+        _LOG.error("%s", error)
+        return EXIT_TAKEN
     except (BrokerError, RunfoldError, LinkError) as error:
         _LOG.error("a runner cannot go on: %s", error)  # for people: the message says it all
         return EXIT_CANNOT
+    else:
+        return code
     finally:
-        pipe.close()
+        (ties or pipe).close()
         await spawner.close()
+
+
+async def _serve(spec: RunnerSpec, spawner: Spawner, ties: Ties, reclaimed: asyncio.Event) -> int:
+    starting = asyncio.ensure_future(spawner.start())
+    connection = await connect(
+        spec.url,
+        role=Role.WORKER,
+        name=f"runner {spec.run}",
+        names=Names(spec.namespace),
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+    )
+    try:
+        await starting
+        return await Runner(spec, spawner, connection).serve(ties, reclaimed)
+    finally:
+        await connection.close()
 
 
 def main(spec: bytes, fds: dict[str, int]) -> int:  # noqa: ARG001  # the signature of a forked process; the spec comes by pipe

@@ -14,11 +14,14 @@ import msgspec
 
 from runfold.events.assignment import Assignment
 from runfold.events.beats import PoolBeat
+from runfold.events.facts import PlaceOffer
 from runfold.events.nats.connection import Connection
 from runfold.workers.desk import Desk, Site
+from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.hatchery import Hatchery
+from runfold.workers.places import Place
 from runfold.workers.placing import (
     Ask,
     Forget,
@@ -30,7 +33,7 @@ from runfold.workers.placing import (
     Withdraw,
     placing,
 )
-from runfold.workers.pools.local import Slots
+from runfold.workers.pools.local import Demand, Slots
 from runfold.workers.pulse import BEAT_EVERY_S, say
 
 STOP_GRACE_S: Final = 5.0
@@ -45,8 +48,10 @@ _LOG: Final = logging.getLogger("runfold.workers")
 class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach the broker, as its worker user; the pool, its node and its slots (CPUs).
 
-    `base_dir` is where relative working directories start. `more_nodes` are others on this machine, with their slots:
-    each has a runner of its own, as if it were another machine.
+    `base_dir` is where relative working directories start, `storage_dir` where runs without a `storage_path` keep their
+    checkpoints. `more_nodes` are others on this machine, with their slots:
+    each has a runner of its own, as if it were another machine. `places_dir` is where runners hold their places; with
+    `adopt` they wait there for the next supervisor when this one dies.
     """
 
     url: str
@@ -57,6 +62,8 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     base_dir: str = "."
     storage_dir: str = ""
     more_nodes: dict[str, int] = {}
+    places_dir: str | None = None
+    adopt: bool = False
 
 
 class Supervisor:
@@ -78,23 +85,38 @@ class Supervisor:
             pool=config.pool,
             base_dir=config.base_dir,
             storage_dir=config.storage_dir or str(Path(config.base_dir) / STORAGE_FOLDER),
+            places_dir=config.places_dir,
+            adopt=config.adopt,
         )
+        self._estate = Estate(config.places_dir, config.pool, self._wake.set)
 
-    async def serve(self, stop: asyncio.Event) -> None:
-        """Do what the assignments say until `stop`; then end everything, with bounded patience."""
+    async def serve(self, stop: asyncio.Event, orphaned: asyncio.Event, reclaimed: asyncio.Event) -> None:
+        """Do what the assignments say until `stop`; then end everything, with bounded patience.
+
+        When it is `orphaned`, or fails, its runners are left to the next supervisor, if they may be adopted.
+        `reclaimed` says that the machine will be taken back.
+        """
+        self._look()
         follower = follow_assignments(self._connection, self._hear)
-        beating = asyncio.create_task(self._beat(), name="pool beat")
-        turning = asyncio.create_task(self._turns(), name="supervisor")
-        stopping = asyncio.create_task(stop.wait(), name="stop")
-        watching = asyncio.create_task(follower.wait_ended(), name="assignments")
-        tasks: set[asyncio.Task[object]] = {turning, stopping, watching, beating}
+        tasks: set[asyncio.Task[object]] = {
+            asyncio.create_task(self._turns(), name="supervisor"),
+            asyncio.create_task(stop.wait(), name="stop"),
+            asyncio.create_task(orphaned.wait(), name="orphaned"),
+            asyncio.create_task(self._tell_reclaimed(reclaimed), name="reclaimed"),
+            asyncio.create_task(follower.wait_ended(), name="assignments"),
+            asyncio.create_task(self._beat(), name="pool beat"),
+            asyncio.create_task(self._look_on(), name="places"),
+        }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._end_runners(f"the supervisor of pool {self._config.pool} was stopped")
+            if stop.is_set() or not self._config.adopt:
+                await self._end_runners(f"the supervisor of pool {self._config.pool} was stopped")
+            else:
+                await self._let_go()
             await follower.close()
             await asyncio.gather(*(desk.facts.close() for desk in self._desks.values()), *self._closing)
         for task in done:
@@ -103,7 +125,8 @@ class Supervisor:
     def _hear(self, assignment: Assignment) -> None:
         desk = self._desks.get(assignment.run)
         if desk is None:
-            if assignment.pool != self._config.pool or assignment.want == "gone":
+            left = assignment.run in self._estate.unclaimed
+            if assignment.pool != self._config.pool or (assignment.want == "gone" and not left):
                 return
             desk = self._open(assignment)
         desk.assignment = assignment
@@ -119,7 +142,11 @@ class Supervisor:
             flush_s=FLUSH_S,
         )
         facts.start()
-        desk = self._desks[assignment.run] = Desk(assignment, facts, self._site, self._hatchery, self._wake.set)
+        desk = self._desks[assignment.run] = Desk(
+            assignment, facts, self._site, self._hatchery, self._wake.set, self._estate.settled_s
+        )
+        for runner in self._estate.claim(assignment.run):
+            desk.adopt(runner)
         return desk
 
     async def _turns(self) -> None:
@@ -182,6 +209,47 @@ class Supervisor:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
+    # --- what earlier supervisors left
+
+    async def _look_on(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            self._look()
+
+    def _look(self) -> None:
+        for runner in self._estate.look(self._knows):
+            place, desk = runner.place, self._desks.get(runner.place.run)
+            if desk is None:
+                self._estate.keep(runner)
+            elif not desk.adopt(runner):
+                continue
+            demand = Demand(run=place.run, attempt=place.attempt, num_workers=place.slots, resources=place.resources)
+            self._slots.hold(demand, PlaceOffer(node=place.node, slots=place.slots))
+            self._wake.set()
+        for run in self._estate.end_unclaimed():
+            self._estate.claim(run)
+            self._slots.release(run)
+            self._wake.set()
+
+    def _knows(self, place: Place) -> bool:
+        desk = self._desks.get(place.run)
+        return desk is not None and desk.knows(place)
+
+    async def _let_go(self) -> None:
+        """Leave the runners to the next supervisor: they go on, and wait for it."""
+        runners = [runner for desk in self._desks.values() for runner in desk.everyone]
+        await asyncio.gather(self._estate.let_go(), *(runner.let_go() for runner in runners))
+
+    async def _tell_reclaimed(self, reclaimed: asyncio.Event) -> None:
+        """Say of every run here that its nodes will be taken back, each time the machine is said to be."""
+        while True:
+            await reclaimed.wait()
+            reclaimed.clear()
+            _LOG.warning("SIGTERM, which runfold never sends: taken for the notice that this machine is taken back")
+            for desk in self._desks.values():
+                if nodes := tuple(dict.fromkeys(runner.node for runner in desk.runners if runner.alive)):
+                    desk.notice(nodes, None, f"SIGTERM to the supervisor of pool {self._config.pool}")
+
     async def _beat(self) -> None:
         subject = self._connection.names.subjects.pool_beat(self._config.pool)
         while True:
@@ -198,14 +266,14 @@ class Supervisor:
 
     async def _end_runners(self, reason: str) -> None:
         """Stop every runner and say so, so that the runs go on elsewhere, or here later."""
-        holding = [desk for desk in self._desks.values() if any(runner.alive for runner in desk.runners)]
+        holding = [desk for desk in self._desks.values() if any(runner.alive for runner in desk.everyone)]
         if not holding:
             return
         for desk in holding:
             nodes = tuple(runner.node for runner in desk.runners if runner.alive)
             desk.notice(nodes, STOP_GRACE_S, reason)
             desk.stop_runners(reason, STOP_GRACE_S)
-        waits = [asyncio.ensure_future(runner.wait()) for desk in holding for runner in desk.runners]
+        waits = [asyncio.ensure_future(runner.wait()) for desk in holding for runner in desk.everyone]
         await asyncio.wait(waits, timeout=RUNNERS_GONE_TIMEOUT_S)
         for desk in holding:
             for runner in desk.runners:

@@ -49,7 +49,7 @@ def _controller() -> int:
         host=plan.host,
         peer_variables=read_settings().peer_variables,
     )
-    return asyncio.run(_until_told(lambda stop: serve(config, stop=stop)))
+    return asyncio.run(_until_told(lambda told: serve(config, stop=told.done)))
 
 
 def _supervisor() -> int:
@@ -58,6 +58,7 @@ def _supervisor() -> int:
     # First of all: it imports in a process of its own while this one does.
     zygote = launch_zygote()
     from runfold.workers.main import SupervisorConfig, serve_supervisor
+    from runfold.workers.places import PLACES_FOLDER
 
     plan = _read_plan(SupervisorPlan)
     if plan is None:
@@ -71,30 +72,49 @@ def _supervisor() -> int:
         slots=plan.slots,
         base_dir=str(Path.cwd()),
         storage_dir=plan.storage_dir,
+        more_nodes=plan.more_nodes,
+        places_dir=str(Path(plan.data_dir) / PLACES_FOLDER / plan.pool),
+        adopt=not plan.once,
     )
-    return asyncio.run(_until_told(lambda stop: serve_supervisor(config, zygote=zygote, stop=stop)))
+    return asyncio.run(
+        _until_told(lambda told: serve_supervisor(config, zygote=zygote, stop=told.stop, orphaned=told.orphaned))
+    )
 
 
 def _read_plan(kind: type[_PLAN]) -> _PLAN | None:
     """Return what the first line of standard input says; None when our parent is gone before it said anything."""
-    line = sys.stdin.buffer.readline()
+    with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as pipe:  # a descriptor, not a path
+        # Unbuffered: what comes after the line is read by whoever waits for it.
+        line = pipe.readline()
     return msgspec.json.decode(line, type=kind) if line.endswith(b"\n") else None
 
 
-async def _until_told(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Serve until SIGTERM (which the parts see to themselves) or until our parent closes the pipe, by dying perhaps."""
-    stop = asyncio.Event()
+class _Told:
+    """What our parent says: to stop, or nothing any more, since it has died. `done` is set by both."""
+
+    def __init__(self) -> None:
+        self.stop, self.orphaned, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    def hear(self, data: bytes) -> None:
+        (self.stop if data else self.orphaned).set()
+        self.done.set()
+
+
+async def _until_told(serve: Callable[[_Told], Awaitable[None]]) -> int:
+    """Serve until a signal (which the parts see to themselves), the word to stop, or the end of our parent."""
+    told = _Told()
     loop = asyncio.get_running_loop()
     pipe = sys.stdin.fileno()
 
     def readable() -> None:
-        if not os.read(pipe, READ_MAX_BYTES):
+        data = os.read(pipe, READ_MAX_BYTES)
+        if not data:
             loop.remove_reader(pipe)
-            stop.set()
+        told.hear(data)
 
     loop.add_reader(pipe, readable)
     try:
-        await serve(stop)
+        await serve(told)
     finally:
         loop.remove_reader(pipe)
     return 0

@@ -12,6 +12,7 @@ import msgspec
 
 from runfold.config import child_environment
 from runfold.errors import ServiceError
+from runfold.serving import STOP_WORD
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,11 +26,13 @@ class Child:
     """One process running `runfold._serve ROLE`.
 
     Its standard input is a pipe from us: the first line is its configuration (so that no secret stands on a command
-    line), and its closing, which happens by itself when we die, tells it to stop.
+    line), and its closing, which happens by itself when we die, tells it that it is alone. With `by_word` it is told to
+    stop there too: a SIGTERM would mean something else to it.
     """
 
-    def __init__(self, role: str, data_dir: Path, name: str | None = None) -> None:
+    def __init__(self, role: str, data_dir: Path, name: str | None = None, *, by_word: bool = False) -> None:
         self.role = role
+        self._by_word = by_word
         self.name = name or role
         self.log_file = data_dir / LOGS_FOLDER / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -89,12 +92,12 @@ class Child:
         return process.wait()
 
     async def stop(self, patience_s: float) -> None:
-        """End the process: SIGTERM, and SIGKILL when it has not ended in time. Nothing happens when it has."""
+        """End the process: a word, and SIGKILL when it has not ended in time. Nothing happens when it has."""
         process = self._process
         if process is None:
             return
         if process.poll() is None:
-            process.terminate()
+            self._ask_to_stop(process)
             try:
                 async with asyncio.timeout(patience_s):
                     await self.wait()
@@ -104,6 +107,16 @@ class Child:
                     await self.wait()
         if process.stdin is not None:
             process.stdin.close()
+
+    def _ask_to_stop(self, process: subprocess.Popen[bytes]) -> None:
+        if not self._by_word or process.stdin is None:
+            process.terminate()
+            return
+        try:
+            process.stdin.write(STOP_WORD)
+            process.stdin.close()
+        except BrokenPipeError:
+            return  # it has just ended
 
     def ended_early(self) -> ServiceError:
         """Return the error that says that it ended when it should not have, with the end of its log."""
@@ -133,7 +146,7 @@ class Children:
         self.controllers = [
             Child("controller", data_dir, f"controller-{k}" if k else None) for k in range(controllers_count)
         ]
-        self.supervisor = Child("supervisor", data_dir)
+        self.supervisor = Child("supervisor", data_dir, by_word=True)
 
     def start(self) -> None:
         """Start all: they load what they need while we do other things."""

@@ -53,7 +53,7 @@ class Order:
     `say` hears what a person should know beside the run's own progress. `blobs` are what the job names: the pickled
     function, a filesystem. `early` is what was started before all this was loaded (`runfold.early`). `detach`: an
     interrupt leaves the run alone, where there is a service to go on with it. `keep_returned`: fetch a large return
-    value.
+    value. `nodes`: how many nodes this machine shows.
     """
 
     job: Job
@@ -63,6 +63,7 @@ class Order:
     blobs: tuple[bytes, ...] = ()
     early: Early | None = None
     detach: bool = False
+    nodes: int = 1
     keep_returned: bool = False
 
 
@@ -100,7 +101,14 @@ async def _run_once(order: Order, caught: Interrupts) -> Outcome:
     early = order.early or start_early(order.where, order.job)
     folder = early.children.data_dir
     storage = order.where.data_dir / STORAGE_FOLDER
-    plan = Plan(folder, order.where.settings.namespace, slots=_slots(order.job), once=True, storage_dir=storage)
+    plan = Plan(
+        folder,
+        order.where.settings.namespace,
+        slots=_slots(order.job, order.nodes),
+        once=True,
+        storage_dir=storage,
+        nodes_count=order.nodes,
+    )
     service = Service(plan, order.say, early)
     try:
         await service.start()
@@ -212,10 +220,12 @@ async def _wait_gone(client: Client, run: str) -> None:
         await asyncio.sleep(GONE_POLL_S)
 
 
-def _slots(job: Job) -> int:
-    """Everything the job asks for fits, however small the machine: it is its user's own."""
-    asked = job.scaling.max_workers * job.scaling.worker_resources.get("CPU", 1.0)
-    return max(os.cpu_count() or 1, math.ceil(asked))
+def _slots(job: Job, nodes: int) -> int:
+    """Everything the job asks for fits, however small the machine: it is its user's own. Several nodes share it."""
+    each = job.scaling.worker_resources.get("CPU", 1.0)
+    if nodes > 1:
+        return max(1, math.ceil(math.ceil(job.scaling.max_workers / nodes) * each))
+    return max(os.cpu_count() or 1, math.ceil(job.scaling.max_workers * each))
 
 
 def _remove(folder: Path) -> None:

@@ -43,7 +43,8 @@ BROKER_PATIENCE_S: Final = 10.0
 class Plan:
     """What to start: where it keeps its files, and the pool of this machine.
 
-    `storage_dir` is where runs that name no storage keep their checkpoints; by default among the other files.
+    `storage_dir` is where runs that name no storage keep their checkpoints; by default among the other files. With a
+    `nodes_count` the machine shows so many nodes with `slots` each, as if each were a machine of its own.
     """
 
     data_dir: Path
@@ -54,6 +55,12 @@ class Plan:
     once: bool = False
     controllers_count: int = 1
     storage_dir: Path | None = None
+    nodes_count: int = 1
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of the nodes."""
+        return [self.node] if self.nodes_count == 1 else [f"{self.node}-{k}" for k in range(self.nodes_count)]
 
 
 class Service:
@@ -193,14 +200,17 @@ class Service:
         )
 
     async def _configure_supervisor(self, supervisor: Child) -> None:
+        first, *others = self._plan.nodes
         await supervisor.configure(
             SupervisorPlan(
                 url=self._running_broker().url(Role.WORKER),
                 namespace=self._plan.namespace,
                 data_dir=str(self._plan.data_dir),
                 pool=self._plan.pool,
-                node=self._plan.node,
+                node=first,
                 slots=self._plan.slots,
+                more_nodes=dict.fromkeys(others, self._plan.slots),
+                once=self._plan.once,
                 storage_dir=str(self._plan.storage_dir or self._plan.data_dir / STORAGE_FOLDER),
             )
         )

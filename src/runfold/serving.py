@@ -1,8 +1,13 @@
-"""What a child process is told in the first line of its standard input."""
+"""What a child process is told on its standard input: what it is, in the first line, and when to stop."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
+
+STOP_WORD: Final = b"stop\n"
+"""Ends it in order. An end of the input without it means that the parent has died."""
 
 
 class ControllerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,7 +20,10 @@ class ControllerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """For the supervisor: its user's address, the namespace, the data directory, and its pool."""
+    """For the supervisor: its user's address, the namespace, the data directory, and its pool.
+
+    `more_nodes` are further nodes of this machine with their slots. `once`: there will be no other supervisor after it.
+    """
 
     url: str
     namespace: str
@@ -24,3 +32,5 @@ class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     node: str
     slots: int
     storage_dir: str
+    more_nodes: dict[str, int] = {}
+    once: bool = False

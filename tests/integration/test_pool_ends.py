@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 
-from runfold.events.facts import Placed, PreemptionNoticed, RankExited, Released, Reported, RunnerLost
+from runfold.events.facts import Placed, PreemptionNoticed, RankExited, Released, Reported, RunnerLost, RunnerReady
 from runfold.events.nats.names import Role
+from support.supervisors import alive, all_gone
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -56,20 +57,34 @@ async def test_a_runner_whose_spawner_dies_ends_and_says_what_became_of_its_rank
     await pool.gone("rank-0")
 
 
-async def test_a_dead_zygote_is_replaced_and_its_runner_told_as_lost(pool: PoolForTest) -> None:
+async def test_a_dead_zygote_is_replaced_and_its_runner_goes_on(pool: PoolForTest) -> None:
     run = await pool.run("digits-1", SLEEPS)
     run.train()
     await run.heard(Reported, rank=0)
-    pool.named("runfold-zygote")[0].kill()
+    zygotes, runners = pool.named("runfold-zygote"), pool.named("runfold-runner")
+    zygotes[0].kill()
+    await all_gone(zygotes)
+    assert alive(runners[0])
+    run.stop()
+    await run.heard(Released)
+    assert not run.of(RunnerLost)
+    assert not alive(runners[0])
+    run.want("place", attempt=2, places=(), layout=(), stop=None)
+    await run.heard(RunnerReady, attempt=2)
+
+
+async def test_how_a_runner_ended_whose_zygote_died_before_is_not_guessed(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", SLEEPS)
+    run.train()
+    await run.heard(Reported, rank=0)
+    (runner,) = pool.named("runfold-runner")
+    zygotes = pool.named("runfold-zygote")
+    zygotes[0].kill()
+    await all_gone(zygotes)
+    runner.kill()
     lost = await run.heard(RunnerLost)
     assert (lost.signal, lost.exit_code) == (None, None)
     assert "zygote" in lost.reason
-    run.stop()
-    await run.heard(Released)
-    await pool.gone("runfold-runner")
-    await pool.gone("rank-0")
-    run.want("place", attempt=2, places=(), layout=(), stop=None)
-    await run.place()
 
 
 async def test_a_supervisor_that_stops_gives_notice_and_leaves_nothing(pool: PoolForTest) -> None:

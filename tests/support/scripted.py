@@ -95,6 +95,11 @@ class Scripted:
 
     # --- what it hears
 
+    def joined(self, source: str) -> int:
+        """Return the incarnation that a source has; 0 before it asked for one."""
+        given = self._joined.get(source)
+        return given.incarnation if given is not None else 0
+
     def of(self, kind: type[F], **fields: object) -> list[F]:
         """Return the facts of a kind that have these fields."""
         found = [fact for fact in self.facts if isinstance(fact, kind)]

@@ -1,5 +1,7 @@
 """What a supervisor does about a run: given its newest assignment and what is held for it."""
 
+from msgspec.structs import replace
+
 from runfold.events.assignment import Assignment, PlaceWanted, StopOrder, Want
 from runfold.workers.placing import (
     EARLY_END_PATIENCE_S,
@@ -128,3 +130,56 @@ def test_a_run_that_is_gone_is_cleared_and_forgotten() -> None:
     assert [type(step) for step in todo(assignment("gone"), RunHere(held=1, runners=(ALIVE,))).steps] == [StopRunners]
     assert todo(assignment("gone"), RunHere(held=1, runners=(ended(0),))).steps == (Free(), Forget())
     assert todo(assignment("gone"), RunHere(asked=1)).steps == (Withdraw(), Forget())
+
+
+# --- heirs
+
+SURE = RunHere(settled_s=NOW)
+
+
+def test_an_heir_concludes_nothing_before_the_log_names_it() -> None:
+    heir = RunHere(unsure=True, settled_s=NOW)
+    assert todo(assignment("place", places=False), heir) == Placing()
+    assert todo(assignment("train"), heir) == Placing()
+
+
+def test_a_runner_may_turn_up_for_a_while() -> None:
+    waiting = RunHere(settled_s=NOW + 1)
+    assert todo(assignment("train"), waiting) == Placing(wake_at=NOW + 1)
+    assert todo(assignment("stop"), waiting) == Placing(wake_at=NOW + 1)
+    assert todo(assignment("gone"), waiting) == Placing(wake_at=NOW + 1)
+    assert [type(step) for step in todo(assignment("train"), SURE).steps] == [SayLost]
+    assert todo(assignment("stop"), SURE).steps == (SayReleased(),)
+
+
+def test_places_of_the_log_that_an_adopted_runner_holds_are_left_alone() -> None:
+    heir = RunHere(held=1, adopted=True, runners=(ALIVE,), settled_s=NOW + 1)
+    assert todo(assignment("place"), heir) == Placing()
+    assert todo(assignment("train", 3), heir) == Placing()
+
+
+def test_adopted_places_that_the_log_does_not_know_are_cleared_and_asked_for_again() -> None:
+    told = assignment("place", places=False)
+    heir = RunHere(held=1, adopted=True, runners=(ALIVE,))
+    assert [type(step) for step in todo(told, heir).steps] == [StopRunners]
+    assert todo(told, RunHere(held=1, adopted=True, runners=(ended(),))).steps == (Free(),)
+    assert todo(told, SURE).steps == (Ask(demand=demand_of(told)),)
+
+
+def test_a_place_without_a_runner_is_told_as_lost_beside_one_that_has_one() -> None:
+    told = assignment("train")
+    both = replace(told, places=(*told.places, PlaceWanted(node="other", slots=2, source="other")))
+    heir = RunHere(held=1, adopted=True, runners=(ALIVE,))
+    lost = todo(both, heir).steps
+    assert [step.node for step in lost if isinstance(step, SayLost)] == ["other"]
+    assert todo(both, RunHere(held=1, adopted=True, runners=(ALIVE,), orphans=1)) == Placing()
+
+
+def test_an_adopted_runner_that_left_in_order_may_have_been_told_to() -> None:
+    left = RunnerHere(node="local", ended_s=NOW, orderly=True)
+    wait = todo(assignment("train"), RunHere(held=1, adopted=True, runners=(left,)))
+    assert wait == Placing(wake_at=NOW + EARLY_END_PATIENCE_S)
+
+
+def test_nothing_is_released_while_a_stray_lives() -> None:
+    assert [type(step) for step in todo(assignment("stop"), RunHere(strays=True)).steps] == [StopRunners]

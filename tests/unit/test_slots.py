@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runfold.events.config import PlacementStrategy
+from runfold.events.facts import PlaceOffer
 from runfold.workers.pools.local import Demand, Slots, Waiting
 
 
@@ -157,3 +158,26 @@ def test_a_groups_ranks_on_one_node_when_that_is_asked_for() -> None:
     places = [{place.node: place.slots for place in one.places} for one in slots.grant()]
     assert places == [{"a": 1, "b": 1}]
     assert slots.nodes == {"a": 2, "b": 3}
+
+
+def test_what_an_earlier_supervisor_gave_is_held_until_it_is_given_back() -> None:
+    slots = pool(local=4, other=2)
+    for node, count in (("local", 3), ("other", 2)):
+        slots.hold(demand("a", 5), PlaceOffer(node=node, slots=count))
+    assert slots.free == 1
+    slots.ask(demand("b", 2))
+    assert granted(slots) == []
+    slots.release("a")
+    assert granted(slots) == ["b"]
+
+
+def test_a_node_that_is_gone_or_smaller_by_now_is_no_trouble() -> None:
+    slots = pool(local=2)
+    slots.hold(demand("a"), PlaceOffer(node="gone", slots=1))
+    slots.hold(demand("b"), PlaceOffer(node="local", slots=4))
+    assert slots.free == 0
+    slots.ask(demand("c"))
+    assert granted(slots) == []
+    slots.release("a")
+    slots.release("b")
+    assert granted(slots) == ["c"]

@@ -75,6 +75,13 @@ class Slots:
         """Put a demand into the queue, in place of an earlier one of the same run."""
         self._waiting[demand.run] = demand
 
+    def hold(self, demand: Demand, place: PlaceOffer) -> None:
+        """Note that a run holds a place already: an earlier supervisor gave it."""
+        held = self._held.get(demand.run)
+        places = (*held.places, place) if held is not None else (place,)
+        self._held[demand.run] = Granted(demand=demand if held is None else held.demand, places=places)
+        self._give(self._held[demand.run].demand, place, -1)
+
     def withdraw(self, run: str) -> None:
         """Take a run out of the queue."""
         self._waiting.pop(run, None)
@@ -84,10 +91,8 @@ class Slots:
         granted = self._held.pop(run, None)
         if granted is None:
             return
-        need = _exact(granted.demand.resources)
         for place in granted.places:
-            for name, amount in need.items():
-                self._free[place.node][name] += amount * place.slots
+            self._give(granted.demand, place, 1)
 
     def grant(self) -> list[Granted]:
         """Give places to those first in the queue, as far as they go."""
@@ -101,8 +106,7 @@ class Slots:
             if places is None:
                 break
             for place in places:
-                for name, amount in need.items():
-                    self._free[place.node][name] -= amount * place.slots
+                self._give(demand, place, -1)
             del self._waiting[demand.run]
             self._held[demand.run] = Granted(demand=demand, places=places)
             granted.append(self._held[demand.run])
@@ -117,13 +121,20 @@ class Slots:
 
     @property
     def free(self) -> int:
-        """Whole CPUs free."""
-        return sum(amounts.get("CPU", 0) for amounts in self._free.values()) // _UNITS
+        """Whole CPUs free; none where more is held than there is by now."""
+        return sum(max(amounts.get("CPU", 0), 0) for amounts in self._free.values()) // _UNITS
 
     @property
     def nodes(self) -> dict[str, int]:
         """Whole CPUs of each node, free or not."""
         return {node: amounts.get("CPU", 0) // _UNITS for node, amounts in self._total.items()}
+
+    def _give(self, demand: Demand, place: PlaceOffer, sign: int) -> None:
+        """Give the resources of a place back, or take them; what the pool has no more is nobody's."""
+        free = self._free.get(place.node, {})
+        for name, amount in _exact(demand.resources).items():
+            if name in free:
+                free[name] += sign * amount * place.slots
 
     def _queue(self) -> list[Demand]:
         return sorted(self._waiting.values(), key=lambda demand: demand.order)
@@ -166,7 +177,7 @@ def _share(room: Mapping[str, int], wanted: int, strategy: PlacementStrategy) ->
 
 
 def _ranks_on(amounts: Mapping[str, int], need: Mapping[str, int], at_most: int) -> int:
-    return min((amounts.get(name, 0) // amount for name, amount in need.items()), default=at_most)
+    return min((max(amounts.get(name, 0), 0) // amount for name, amount in need.items()), default=at_most)
 
 
 def _pack(room: Mapping[str, int], wanted: int) -> dict[str, int]:

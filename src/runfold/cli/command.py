@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 import typer
 
-from runfold.errors import EXIT_FINDINGS, EXIT_NOT_FOUND, EXIT_UNREACHABLE, EXIT_USAGE, RunfoldError, exit_code_of
+from runfold.errors import (
+    EXIT_FINDINGS,
+    EXIT_NOT_FOUND,
+    EXIT_UNREACHABLE,
+    EXIT_USAGE,
+    RunfoldError,
+    UsageError,
+    exit_code_of,
+)
 from runfold.events.nats.errors import BrokerError
 from runfold.replay.errors import BadMoment, NotFound, ReplayError
 
@@ -35,6 +43,11 @@ OutputOption = Annotated[
     Format, typer.Option("-o", "--output", metavar="FORMAT", help="text or json.", show_default=True)
 ]
 
+NodesOption = Annotated[
+    int, typer.Option("--nodes", metavar="N", help="Nodes that this machine shows, a runner each.", show_default=True)
+]
+NODES_MAX_COUNT: Final = 64
+
 
 def run_command(name: str, module: str, words: list[str]) -> int:
     """Load a command and call it with these words; return the exit code."""
@@ -55,6 +68,12 @@ def run_command(name: str, module: str, words: list[str]) -> int:
         say_error(str(error))
         return _REPLAY_EXITS.get(type(error), EXIT_FINDINGS)
     return 0
+
+
+def check_nodes(nodes: int) -> None:
+    """Raise `UsageError` for a number of nodes that a machine cannot show."""
+    if not 1 <= nodes <= NODES_MAX_COUNT:
+        raise UsageError(f"--nodes: must be 1 to {NODES_MAX_COUNT}, not {nodes}")
 
 
 def say(text: str) -> None:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
+from runfold.cli.command import ContextOption, DataOption, NodesOption, OutputOption, ServerOption, check_nodes
 from runfold.cli.jobs import NameOption, SetOption, TargetArgument, WorkersOption, job_of
 from runfold.early import start_early
+from runfold.errors import UsageError
 from runfold.locate import find
 
 DetachOption = Annotated[
@@ -21,6 +22,7 @@ def command(
     workers: WorkersOption = None,
     settings: SetOption = None,
     name: NameOption = None,
+    nodes: NodesOption = 1,
     detach_on_interrupt: DetachOption = False,
     output: OutputOption = "text",
     data: DataOption = None,
@@ -34,9 +36,12 @@ def command(
     """
     where = find(data, server, context)
     service = where.service()
+    check_nodes(nodes)
+    if nodes > 1 and service is not None:
+        raise UsageError("--nodes: a service answers here, and has nodes of its own; see `runfold up --nodes`")
     job = job_of(where, service, target, workers, settings, name)
     early = start_early(where, job) if service is None else None
     # Only now: the children load what they need at the same time.
     from runfold.cli.running import run_and_show
 
-    raise typer.Exit(run_and_show(where, job, early, detach=detach_on_interrupt, as_json=output == "json"))
+    raise typer.Exit(run_and_show(where, job, early, nodes=nodes, detach=detach_on_interrupt, as_json=output == "json"))

@@ -22,11 +22,20 @@ if TYPE_CHECKING:
 
 
 def run_and_show(
-    where: Where, job: Job, early: Early | None, *, detach: bool, as_json: bool, blobs: tuple[bytes, ...] = ()
+    where: Where,
+    job: Job,
+    early: Early | None,
+    *,
+    nodes: int = 1,
+    detach: bool,
+    as_json: bool,
+    blobs: tuple[bytes, ...] = (),
 ) -> int:
     """Run a job to its end, show its progress and its end, and return the exit code."""
     with progress(sys.stderr if as_json else sys.stdout) as onlooker:
-        order = Order(job=job, where=where, onlooker=onlooker, say=say, early=early, detach=detach, blobs=blobs)
+        order = Order(
+            job=job, where=where, onlooker=onlooker, say=say, early=early, nodes=nodes, detach=detach, blobs=blobs
+        )
         try:
             outcome = asyncio.run(run_job(order))
         except Detached as detached:

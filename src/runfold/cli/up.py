@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from runfold.cli.command import DataOption, OutputOption, say
+from runfold.cli.command import DataOption, NodesOption, OutputOption, check_nodes, say
 from runfold.cli.show import print_json_line
 from runfold.errors import UsageError
 from runfold.locate import find
@@ -19,7 +19,9 @@ CONTROLLERS_MAX_COUNT: Final = 16
 
 SlotsOption = Annotated[
     int | None,
-    typer.Option("--slots", metavar="N", help="Ranks of one CPU that fit; default: the CPUs.", show_default=False),
+    typer.Option(
+        "--slots", metavar="N", help="Ranks of one CPU that fit on each node; default: the CPUs.", show_default=False
+    ),
 ]
 NodeOption = Annotated[str, typer.Option("--node", metavar="NAME", help="What this machine is called in logs.")]
 ControllersOption = Annotated[
@@ -32,6 +34,7 @@ def command(
     slots: SlotsOption = None,
     node: NodeOption = "local",
     pool: PoolOption = "local",
+    nodes: NodesOption = 1,
     controllers: ControllersOption = 1,
     output: OutputOption = "text",
     data: DataOption = None,
@@ -42,27 +45,35 @@ def command(
     """
     if slots is not None and slots < 1:
         raise UsageError(f"--slots: must be at least 1, not {slots}")
+    check_nodes(nodes)
     if not 1 <= controllers <= CONTROLLERS_MAX_COUNT:
         raise UsageError(f"--controllers: must be 1 to {CONTROLLERS_MAX_COUNT}, not {controllers}")
     where = find(data)
     plan = Plan(
         where.data_dir,
         where.settings.namespace,
-        slots=slots or os.cpu_count() or 1,
+        slots=slots or max((os.cpu_count() or 1) // nodes, 1),
         node=node,
         pool=pool,
         controllers_count=controllers,
+        nodes_count=nodes,
     )
 
     def ready(service: Service) -> None:
         if output == "json":
-            document = {"server": service.server, "data": str(plan.data_dir), "slots": plan.slots, "pids": service.pids}
-            print_json_line(document)
+            document = {"server": service.server, "data": str(plan.data_dir), "slots": plan.slots, "nodes": plan.nodes}
+            print_json_line({**document, "pids": service.pids})
             return
         pids = ", ".join(f"{role} {pid}" for role, pid in service.pids.items())
         print(
-            f"runfold is up: {service.server}, {plan.slots} slots, data in {plan.data_dir}\n{pids}; Ctrl-C stops it",
+            f"runfold is up: {service.server}, {slots_words(plan)}, data in {plan.data_dir}\n{pids}; Ctrl-C stops it",
             flush=True,
         )
 
     asyncio.run(serve(plan, say, ready))
+
+
+def slots_words(plan: Plan) -> str:
+    """Return what a plan's machine offers, in words."""
+    nodes = plan.nodes
+    return f"{plan.slots} slots" if len(nodes) == 1 else f"{plan.slots} slots on each of {', '.join(nodes)}"

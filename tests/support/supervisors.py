@@ -1,0 +1,139 @@
+"""Supervisors as processes of their own, one after another on one machine: what a test kills."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+import pytest
+
+from runfold.events.nats.names import Role
+from runfold.workers.main import SupervisorConfig
+from runfold.workers.places import find_places
+from support.ranks import write_job
+from support.scripted import Scripted, work
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from support.broker import BrokerForTest
+
+STOP_PATIENCE_S = 60.0
+
+
+class Machine:
+    """A machine on which supervisors follow each other. Whatever they leave is ended after the test."""
+
+    def __init__(self, broker: BrokerForTest, folder: Path) -> None:
+        self.broker = broker
+        self.folder = folder
+        self.places = folder / "places"
+        self.runs: list[Scripted] = []
+        self._started: list[asyncio.subprocess.Process] = []
+        self._seen: dict[int, psutil.Process] = {}
+
+    async def supervisor(self, *, adopt: bool = True, **nodes: int) -> asyncio.subprocess.Process:
+        """Start a supervisor."""
+        config = SupervisorConfig(
+            url=self.broker.running.url(Role.WORKER),
+            slots=2,
+            base_dir=str(self.folder),
+            places_dir=str(self.places),
+            adopt=adopt,
+            more_nodes=nodes,
+        )
+        code = "from support.serve import main; main()"
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            code,
+            stdin=asyncio.subprocess.PIPE,
+            env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
+        )
+        assert process.stdin is not None
+        process.stdin.write(msgspec.json.encode(config) + b"\n")
+        self._started.append(process)
+        return process
+
+    async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
+        """Write the user's file and ask for its group; the runners are ready when this returns."""
+        run = await self.asked(name, body, num_workers=num_workers, **changes)
+        await run.place()
+        return run
+
+    async def asked(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
+        """Write the user's file and make the run known to the test; nothing is published yet."""
+        write_job(self.folder, body)
+        connection = await self.broker.connect(Role.CONTROLLER)
+        asked = msgspec.structs.replace(work("job.py:train", str(self.folder)), **changes)
+        run = Scripted(connection, name, asked, num_workers=num_workers)
+        self.runs.append(run)
+        return run
+
+    def runner(self, node: str = "local") -> psutil.Process:
+        """The runner that holds a place on a node."""
+        return next(self._process(place.pid) for _, place in find_places(self.places) if place.node == node)
+
+    def below(self, process: psutil.Process) -> list[psutil.Process]:
+        """A process and all that it has started."""
+        found = [process, *process.children(recursive=True)]
+        self._seen.update((one.pid, one) for one in found)
+        return found
+
+    async def kill(self, supervisor: asyncio.subprocess.Process) -> None:
+        """End a supervisor as a crash would."""
+        self.below(psutil.Process(supervisor.pid))
+        supervisor.send_signal(signal.SIGKILL)
+        await supervisor.wait()
+
+    async def stop(self, supervisor: asyncio.subprocess.Process) -> None:
+        """Stop a supervisor in order."""
+        assert supervisor.stdin is not None
+        supervisor.stdin.write(b"stop\n")
+        await asyncio.wait_for(supervisor.wait(), STOP_PATIENCE_S)
+
+    async def close(self) -> None:
+        """Stop what is left; kill what does not stop."""
+        for supervisor in self._started:
+            if supervisor.returncode is None:
+                await self.stop(supervisor)
+        for run in self.runs:
+            await run.close()
+        left = [process for process in self._seen.values() if alive(process)]
+        for process in left:
+            process.kill()
+        psutil.wait_procs(left, timeout=STOP_PATIENCE_S)
+
+    def _process(self, pid: int) -> psutil.Process:
+        process = psutil.Process(pid)
+        self._seen[pid] = process
+        return process
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether a process is at work: one that waits to be reaped is not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def all_gone(processes: list[psutil.Process]) -> None:
+    """Wait until none of these is at work."""
+    await until(lambda: not any(alive(process) for process in processes))
+
+
+@pytest.fixture
+async def machine(broker: BrokerForTest, tmp_path: Path) -> AsyncIterator[Machine]:
+    """A machine of the test's own."""
+    made = Machine(broker, tmp_path)
+    try:
+        yield made
+    finally:
+        await made.close()

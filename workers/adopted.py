@@ -1,0 +1,120 @@
+"""A runner that an earlier supervisor has started: watched from here on, though nobody will see how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from runfold.workers.errors import LinkError
+from runfold.workers.hatchery import STOP_MARGIN_S
+from runfold.workers.heirs import knock
+from runfold.workers.pipe import RunnerPipe, StopNow
+from runfold.workers.places import Place, is_held, socket_path
+from runfold.workers.placing import RunnerHere
+from runfold.workers.strangers import Stranger
+
+KNOCK_AGAIN_S: Final = 0.5
+UNSEEN_REASON: Final = "it was started by an earlier supervisor, and nobody could see how it ended"
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class AdoptedRunner:
+    """A runner by its place's file, its process id and its start time."""
+
+    def __init__(self, path: Path, place: Place, on_end: Callable[[], None]) -> None:
+        self.node = place.node
+        self.place = place
+        self.told = 0
+        self._path = path
+        self._on_end = on_end
+        self._stranger = Stranger(place.pid, place.started)
+        self._pipe: RunnerPipe | None = None
+        self._ended_s: float | None = None
+        self._orderly = False
+        self._stop: StopNow | None = None
+        self._kill_at: float | None = None
+        self._killing: asyncio.Task[None] | None = None
+        self._reaching = asyncio.create_task(self._reach(), name=f"knock {place.run} {place.node}")
+        self._task = asyncio.create_task(self._live(), name=f"adopted {place.run} {place.node}")
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self.place.pid
+
+    @property
+    def here(self) -> RunnerHere:
+        """What the planner needs to know."""
+        return RunnerHere(
+            node=self.node, ended_s=self._ended_s, orderly=self._orderly, reason=UNSEEN_REASON, told=self.told
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives."""
+        return self._ended_s is None
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
+        kill_at = time.monotonic() + grace_s + STOP_MARGIN_S
+        if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
+            return
+        self._kill_at = kill_at
+        self._stop = StopNow(reason=reason, grace_s=grace_s)
+        if self._pipe is not None:
+            self._pipe.send(self._stop)
+        if self._killing is not None:
+            self._killing.cancel()
+        self._killing = asyncio.create_task(self._kill_in_time(kill_at), name="adopted stop")
+
+    async def wait(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.shield(self._task)
+
+    async def let_go(self) -> None:
+        """Leave it to the next heir: it goes on."""
+        for task in (self._task, self._reaching, self._killing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self._pipe is not None:
+            self._pipe.close()
+
+    async def _live(self) -> None:
+        try:
+            if self._stranger.alive:
+                await self._stranger.wait()
+            self._orderly = not is_held(self._path)
+            self._ended_s = time.monotonic()
+        finally:
+            self._stranger.close()
+            self._reaching.cancel()
+            if self._killing is not None:
+                self._killing.cancel()
+        if self._pipe is not None:
+            self._pipe.close()
+        self._on_end()
+
+    async def _reach(self) -> None:
+        """Knock until it opens: from then on it has a supervisor again."""
+        told = False
+        while self._pipe is None:
+            try:
+                self._pipe = await knock(socket_path(self._path), self.pid)
+            except LinkError as error:
+                if not told:
+                    _LOG.warning("%s: %s; knocking again", self.place.run, error)
+                    told = True
+                await asyncio.sleep(KNOCK_AGAIN_S)
+        if self._stop is not None:
+            self._pipe.send(self._stop)
+
+    async def _kill_in_time(self, kill_at: float) -> None:
+        await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
+        _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self.pid)
+        self._stranger.signal(signal.SIGKILL)
