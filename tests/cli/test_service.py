@@ -227,19 +227,25 @@ def test_stopping_leaves_no_process_and_the_archive_answers_afterwards(runfold: 
     assert runfold.ok("get", run, "-o", "json").document["state"] == "finished"
 
 
-def test_a_killed_service_leaves_no_process_and_starts_again(runfold: Commands) -> None:
+def test_the_runs_of_a_killed_service_go_on_and_the_next_one_adopts_them(runfold: Commands) -> None:
     runfold.write("jobs.py", TRAINING)
-    with runfold.service() as up:
+    with runfold.service("--slots", "4") as up:
         run = runfold.ok("submit", "jobs.py:wait", "--workers", "2").out.strip()
         while runfold.ok("get", run, "-o", "json").document["state"] != "running":
             pass
         family = up.family()
+        kept = [one for one in family if one.name() in ("runfold-runner", "runfold-spawner", "rank-0", "rank-1")]
+        assert len(kept) == 4
         up.process.kill()
-        assert gone(family) == []
-    with runfold.service():
+        assert gone([one for one in family if one not in kept]) == []
+    assert all(one.is_running() for one in kept)
+    with runfold.service("--slots", "4"):
         assert runfold.ok("submit", "jobs.py:ok", "--follow").code == 0
+        status = runfold.ok("get", run, "-o", "json").document
+        assert (status["state"], status["attempt"]) == ("running", 1)
         runfold.ok("abort", run, "--reason", "tidy")
         assert runfold("watch", run).code in (1, 3)
+    assert gone(kept) == []
 
 
 def test_what_dies_under_it_is_started_again(runfold: Commands) -> None:
