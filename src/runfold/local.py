@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runfold.events.values import unpack
+from runfold.local_storage import LocalCheckpoints
 from runfold.result import Result
-from runfold.workers.link import Collect, Collected, Report, Start
+from runfold.workers.link import Collect, Collected, Go, Report, Start
 from runfold.workers.load import load_entrypoint
 from runfold.workers.session import Session, activate
 
@@ -24,15 +25,17 @@ if TYPE_CHECKING:
 class LocalLink:
     """Answers what a rank alone in its group says: reports are kept, collectives return its own value."""
 
-    def __init__(self) -> None:
+    def __init__(self, checkpoints: LocalCheckpoints) -> None:
+        self._checkpoints = checkpoints
         self.lock = threading.RLock()
         self.reports = 0
         self.metrics: dict[str, Json] | None = None
         self._answers: list[FromRunner] = []
 
     def send(self, message: FromRank, limit_bytes: int = 0) -> None:  # noqa: ARG002  # as in `session.Link`
-        """Keep a report's metrics; answer a collective."""
+        """Keep a report's metrics, commit its checkpoint; answer a collective."""
         if isinstance(message, Report):
+            self._checkpoints.commit(message)
             self.metrics = message.metrics
             self.reports += 1
         elif isinstance(message, Collect):
@@ -40,16 +43,21 @@ class LocalLink:
 
     def receive(self, timeout_s: float | None) -> FromRunner:  # noqa: ARG002  # as in `session.Link`
         """Return the answer to the collective sent last."""
+        if not self._answers:
+            raise TimeoutError
         return self._answers.pop()
 
     def abandon(self) -> None:
         """There is nothing to close."""
 
 
-def run_locally(job: Job, function: Callable[..., object] | str) -> Result:
+def run_locally(
+    job: Job, function: Callable[..., object] | str, storage_dir: Path, filesystem: object | None = None
+) -> Result:
     """Call the training function here, and return its result; what it raises is raised as it is."""
     called = load_entrypoint(job.entrypoint, Path.cwd()).function if isinstance(function, str) else function
-    link = LocalLink()
+    checkpoints = LocalCheckpoints(job, storage_dir, filesystem)
+    link = LocalLink(checkpoints)
     start = Start(
         run=str(job.id),
         name=job.name or "",
@@ -61,12 +69,16 @@ def run_locally(job: Job, function: Callable[..., object] | str) -> Result:
         local_world_size=1,
         node_rank=0,
         entrypoint=job.entrypoint,
+        storage=checkpoints.spec,
+        checkpointing=job.checkpoint,
     )
+    session = Session(link, start, Go(checkpoint=checkpoints.begins_from, first_index=checkpoints.first_index))
     began_s = time.monotonic()
-    activate(Session(link, start))
+    activate(session)
     try:
         config = {name: unpack(value) for name, value in job.config.items()}
         returned = called(config) if _takes_config(called) else called()
+        session.finish()
     finally:
         activate(None)
     return Result(
@@ -78,6 +90,8 @@ def run_locally(job: Job, function: Callable[..., object] | str) -> Result:
         error=None,
         attempts=1,
         duration_s=time.monotonic() - began_s,
+        path=checkpoints.storage.root,
+        checkpoint=checkpoints.latest,
     )
 
 

@@ -13,7 +13,7 @@ from runfold.errors import UsageError
 from runfold.events.config import BackendConfig, CheckpointConfig, Config, FailureConfig, ScalingConfig, Timeouts
 from runfold.events.job import Job
 from runfold.jobs import complete
-from runfold.locate import find
+from runfold.locate import STORAGE_FOLDER, find
 from runfold.pickling import pickle_function
 from runfold.progress import progress
 from runfold.result import result_of
@@ -113,7 +113,9 @@ class Trainer:
         if self._locally:
             from runfold.local import run_locally
 
-            return run_locally(self._job, self._function)
+            given = self._run_config
+            storage_dir = find(given.data_dir, given.server).data_dir / STORAGE_FOLDER
+            return run_locally(self._job, self._function, storage_dir, given.storage_filesystem)
         where = find(self._run_config.data_dir, self._run_config.server)
         with progress() as onlooker:
             order = Order(
