@@ -7,7 +7,9 @@ from bisect import bisect_right
 from datetime import UTC, datetime
 from typing import Final, assert_never
 
+from runfold.controller.timers import running_timers
 from runfold.events.base import Document, Value
+from runfold.events.conclusions import Timer
 from runfold.events.edges import IllegalEdge
 from runfold.events.fold import fold
 from runfold.events.state import RunState
@@ -40,8 +42,18 @@ class AtTime(Value, frozen=True, kw_only=True):
 When = AtEntry | AtClock | AtTime
 
 
+class RunningTimer(Document, frozen=True, kw_only=True):
+    """A timer that ran: which one, and when it would be due on the run's clock."""
+
+    timer: Timer
+    due_t: float
+
+
 class Snapshot(Document, frozen=True, kw_only=True):
-    """The state after entry `n`, the newest at the moment asked for; `last` says that no entry follows."""
+    """The state after entry `n`, the newest at the moment asked for; `last` says that no entry follows.
+
+    `timers`: those that ran then.
+    """
 
     run: str
     n: int
@@ -49,6 +61,7 @@ class Snapshot(Document, frozen=True, kw_only=True):
     at: str
     hash: str
     last: bool
+    timers: tuple[RunningTimer, ...]
     state: RunState
 
 
@@ -88,7 +101,14 @@ def state_at(history: History, when: When | str | int) -> Snapshot:
         raise CannotRead(f"{history.target} holds no entry")
     link = history.links[n]
     return Snapshot(
-        run=history.run, n=n, t=link.entry.t, at=link.entry.at, hash=link.hash, last=n == head.n, state=state
+        run=history.run,
+        n=n,
+        t=link.entry.t,
+        at=link.entry.at,
+        hash=link.hash,
+        last=n == head.n,
+        timers=tuple(RunningTimer(timer=timer, due_t=due_t) for timer, due_t in running_timers(state)),
+        state=state,
     )
 
 

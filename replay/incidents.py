@@ -17,10 +17,11 @@ from runfold.events.facts import (
     Queued,
     Reported,
     RunnerReady,
-    TaskEnded,
 )
 from runfold.events.transitions import (
     AnyTransition,
+    CheckpointsDoubted,
+    CheckpointValidated,
     ControllerChanged,
     FailureDecided,
     FirstCauseRevised,
@@ -29,6 +30,10 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    RunAccepted,
+    RunContinued,
+    TaskClosed,
+    Warned,
 )
 from runfold.replay.clocks import Clocks
 from runfold.replay.history import History
@@ -44,7 +49,7 @@ INCIDENTS_MAX_COUNT: Final = 256
 class Incident(Document, frozen=True, kw_only=True):
     """Something that a person who asks why may want to know: at which entry and moment, what, and why.
 
-    `kind` is the wire name of the input or transition, or `heard_late` and `waited`, which the log tells by its times.
+    `kind` is the wire name of the input or transition, or `heard_late`, `waited` and `upload_failed`.
     """
 
     n: int
@@ -83,9 +88,12 @@ class _Seen:
         self.waits_since: float | None = None
         self.heard: list[_Late] = []
         self.open: dict[str, _Late] = {}
+        self.late_s = HEARD_LATE_S
+        self.not_uploaded: set[tuple[int, int]] = set()
 
-    def take(self, entry: Entry) -> Iterator[Incident]:
-        """Yield what an entry tells."""
+    def take(self, entry: Entry) -> list[Incident]:
+        """Return what an entry tells."""
+        found: list[Incident] = []
         source = ""
         for item in entry.inputs:
             if type(item) is Reported:
@@ -93,23 +101,37 @@ class _Seen:
                     # A source's facts stand in order: its first in an entry waited longest.
                     source = item.source
                     self._hear(entry, item)
+                if item.upload_error is not None:
+                    found.extend(self._not_uploaded(entry, item, item.upload_error))
                 continue
             if isinstance(item, Fact):
                 self._hear(entry, item)
-            yield from self._input(entry, item)
+            found.extend(self._input(entry, item))
         for transition in entry.transitions:
-            if _telling(transition):
-                yield _of_transition(entry, transition)
+            if isinstance(transition, RunAccepted):
+                # Reports wait at their runner on purpose.
+                self.late_s = HEARD_LATE_S + transition.job.timeouts.report_flush_s
+            elif _telling(transition):
+                found.append(_of_transition(entry, transition))
+        return found
+
+    def _not_uploaded(self, entry: Entry, item: Reported, why: str) -> Iterator[Incident]:
+        """Yield the first upload of a rank in an attempt that failed."""
+        if (item.attempt, item.rank) not in self.not_uploaded:
+            self.not_uploaded.add((item.attempt, item.rank))
+            what = f"rank {item.rank} could not upload the checkpoint of its report {item.index}"
+            yield Incident(n=entry.n, t=entry.t, kind="upload_failed", what=what, reason=why, ranks=(item.rank,))
 
     def late(self) -> Iterator[Incident]:
         """Yield the stretches in which a source was heard late."""
         for late in self.heard:
+            entries = "1 entry" if late.count == 1 else f"{late.count} entries"
             yield Incident(
                 n=late.first.n,
                 t=late.first.t,
                 kind="heard_late",
                 what=f"{late.source} was heard up to {late.delay_s:.1f} s late",
-                reason=f"{late.count} entries up to {late.last.n}: its broker or link was down, or it stood still",
+                reason=f"{entries} up to {late.last.n}: its broker or link was down, or it stood still",
                 node=late.source,
             )
 
@@ -118,7 +140,7 @@ class _Seen:
             self.clocks.hear(entry, item)
         delay_s = entry.t - self.clocks.when(entry, item)
         late = self.open.get(item.source)
-        if delay_s <= HEARD_LATE_S:
+        if delay_s <= self.late_s:
             self.open.pop(item.source, None)
             return
         if late is None:
@@ -136,8 +158,6 @@ class _Seen:
                     yield Incident(n=entry.n, t=entry.t, kind="waited", what=f"waited {waited_s:.1f} s for room")
             case PreemptionNoticed(nodes=nodes) | PreemptionCancelled(nodes=nodes):
                 yield _of_input(entry, item, node=", ".join(nodes))
-            case TaskEnded(outcome="failed" | "timed_out"):
-                yield _of_input(entry, item)
             case SilenceConcluded(source=source, silence_s=silence_s) if silence_s > 0:
                 yield _of_input(entry, item, node=source)
             case ProgressStopped(ranks=ranks) if ranks:
@@ -151,12 +171,26 @@ def _of_input(entry: Entry, item: AnyInput, *, ranks: tuple[int, ...] = (), node
     return Incident(n=entry.n, t=entry.t, kind=kind_of(item), what=what, reason=more, ranks=ranks, node=node)
 
 
-_TELLING: Final = (NodeExcluded, NodeAdmitted, RequestAccepted, RequestRefused, LogRestored, FirstCauseRevised)
+_TELLING: Final = (
+    NodeExcluded,
+    NodeAdmitted,
+    RequestAccepted,
+    RequestRefused,
+    LogRestored,
+    FirstCauseRevised,
+    RunContinued,
+    CheckpointsDoubted,
+    Warned,
+)
 
 
 def _telling(item: AnyTransition) -> bool:
     if isinstance(item, ControllerChanged):
         return item.epoch > 1
+    if isinstance(item, TaskClosed):
+        return item.outcome != "done"
+    if isinstance(item, CheckpointValidated):
+        return item.outcome != "validated"
     return isinstance(item, _TELLING) or (isinstance(item, FailureDecided) and item.decision == "noop")
 
 
@@ -164,6 +198,8 @@ def _of_transition(entry: Entry, item: AnyTransition) -> Incident:
     ranks: tuple[int, ...] = ()
     if isinstance(item, FailureDecided | FirstCauseRevised) and item.failure.rank is not None:
         ranks = (item.failure.rank,)
+    elif isinstance(item, Warned):
+        ranks = item.ranks
     return Incident(
         n=entry.n,
         t=entry.t,

@@ -182,23 +182,25 @@ def _alike_attempts(rows: list[Row]) -> list[Row]:
     if len(attempts) <= ATTEMPTS_WHOLE_MAX:
         return rows
     middle = set(attempts[_EDGE_COUNT:-_EDGE_COUNT])
-    kept: list[Row] = []
-    group: list[list[Row]] = []
+    folded = _folded_attempts([row for row in rows if row.attempt in middle])
+    # An end of one attempt may stand in the midst of the next.
+    return sorted([*(row for row in rows if row.attempt not in middle), *folded], key=lambda row: row.number)
+
+
+def _folded_attempts(rows: Sequence[Row]) -> list[Row]:
+    """Return one row for each stretch of attempts that failed alike."""
+    by_attempt: dict[int, list[Row]] = {}
     for row in rows:
-        if row.attempt not in middle:
-            kept.extend(_attempts_row(group))
+        by_attempt.setdefault(row.attempt or 0, []).append(row)
+    found: list[Row] = []
+    group: list[list[Row]] = []
+    for own in by_attempt.values():
+        if group and _ending(group[0]) != _ending(own):
+            found.extend(_attempts_row(group))
             group = []
-            kept.append(row)
-            continue
-        if group and group[-1][0].attempt == row.attempt:
-            group[-1].append(row)
-            continue
-        if len(group) > 1 and _ending(group[-1]) != _ending(group[0]):
-            kept.extend(_attempts_row(group[:-1]))
-            group = group[-1:]
-        group.append([row])
-    kept.extend(_attempts_row(group))
-    return kept
+        group.append(own)
+    found.extend(_attempts_row(group))
+    return found
 
 
 def _ending(rows: Sequence[Row]) -> str:

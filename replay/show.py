@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
+from runfold.events.checkpoints import ranks_in
 from runfold.events.edges import state_name
 from runfold.replay.escape import safe, safe_lines
 from runfold.replay.look import PLAIN, Look
@@ -13,7 +14,7 @@ from runfold.replay.words import metric_words, rank_words
 if TYPE_CHECKING:
     from runfold.events.failures import Failure
     from runfold.events.state import Group, RunState
-    from runfold.replay.at import Snapshot
+    from runfold.replay.at import RunningTimer, Snapshot
     from runfold.replay.audit import AuditReport
     from runfold.replay.verify import Decided, Divergence, VerifyReport
 
@@ -34,7 +35,7 @@ def render_snapshot(snapshot: Snapshot, look: Look = PLAIN) -> Iterator[str]:
         ("failure", _failure(state.failure)),
         ("metrics", metric_words(state.metrics) if state.metrics else ""),
         ("reports", str(state.reports)),
-        ("checkpt", state.checkpoint.name if state.checkpoint else ""),
+        ("timers", "; ".join(_timer(timer, snapshot.t) for timer in snapshot.timers)),
         ("control", f"{state.controller}, epoch {state.epoch}"),
         ("sources", "; ".join(f"{name} {it.incarnation}, folded {it.folded}" for name, it in state.sources.items())),
         ("pending", "; ".join(type(item.request).__name__ for item in state.pending)),
@@ -43,8 +44,32 @@ def render_snapshot(snapshot: Snapshot, look: Look = PLAIN) -> Iterator[str]:
     for name, text in fields:
         if text:
             yield f"{look.paint(f'{name:<8}', 'dim')}  {safe(text)}"
+    yield from _checkpoints(state, look)
     if state.group is not None:
         yield from _group(state.group, look)
+
+
+def _timer(timer: RunningTimer, t: float) -> str:
+    left_s = timer.due_t - t
+    return f"{timer.timer} due at {timer.due_t:.3f} s, " + (f"in {left_s:.1f} s" if left_s > 0 else "now")
+
+
+def _checkpoints(state: RunState, look: Look) -> Iterator[str]:
+    """Yield the checkpoints that were kept, being gathered, and at work on."""
+    checkpoints, latest = state.checkpoints, state.checkpoint
+    kept = [
+        f"{one.name}{'' if one.score is None else f' (score {one.score:g})'}{', in doubt' if one.doubtful else ''}"
+        for one in checkpoints.kept
+    ]
+    texts = (
+        ("checkpt", f"latest {latest.name}, of report {latest.index} in attempt {latest.attempt}" if latest else ""),
+        ("kept", "; ".join(kept)),
+        ("gather", "; ".join(f"{one.name}: {rank_words(ranks_in(one.ranks))}" for one in checkpoints.gathering)),
+        ("tasks", "; ".join(one.task.id for one in state.tasks)),
+    )
+    for name, text in texts:
+        if text:
+            yield f"{look.paint(f'{name:<8}', 'dim')}  {safe(text)}"
 
 
 def _attempt(state: RunState) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -10,9 +11,10 @@ from runfold.errors import UnreachableError
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
 from runfold.events.job import RUN_ID
+from runfold.events.snapshot import decode_snapshot, fold_version
 from runfold.replay.archive import archive_path
 from runfold.replay.errors import NotFound
-from runfold.replay.history import KnownHead
+from runfold.replay.history import KnownHead, KnownSnapshot
 from runfold.replay.source import load, read_log
 from runfold.replay.store import open_store
 from runfold.replay.unarchive import read_last
@@ -42,12 +44,13 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
             try:
                 async with open_client(address) as client:
                     heads = await known_heads(client, where, target) if deep else ()
+                    snapshots = await known_snapshots(client, target) if deep else ()
                     history = await live_history(client, target)
             except UnreachableError as error:
                 unreachable = error
                 continue
             if history is not None:
-                return history.with_heads(*heads)
+                return history.with_heads(*heads).with_snapshots(*snapshots)
     try:
         return load(target, data_dir=where.data_dir, deep=deep)
     except NotFound:
@@ -79,3 +82,18 @@ async def known_heads(client: Client, where: Where, run: str) -> tuple[KnownHead
     if last is not None:
         found.append(KnownHead(kept_by="the archive", head=last.head))
     return tuple(found)
+
+
+async def known_snapshots(client: Client, run: str) -> tuple[KnownSnapshot, ...]:
+    """Return the newest states of a run that are kept for a take-over, as far as this version would use them."""
+    from runfold.events.nats.snapshots import RunSnapshots
+
+    fold = fold_version(version("runfold"))
+    found = [decode_snapshot(data, run, fold) for data in await RunSnapshots(client.connection, run).newest()]
+    return tuple(
+        KnownSnapshot(
+            kept_by=f"the snapshot after entry {one.head.n}", n=one.head.n, hash=one.head.hash, state=one.state
+        )
+        for one in found
+        if one is not None
+    )
