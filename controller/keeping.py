@@ -247,6 +247,8 @@ def _sealing(state: RunState, group: Group, one: Gathering) -> TaskOrdered:
         "world_size": len(group.ranks),
         "named": one.named > 0,
     }
+    if cursors := next((mark.ranks for mark in state.checkpoints.marks if mark.at == one.at), None):
+        arguments["cursors"] = {ranks: cursor for cursor, ranks in cursors.items()}
     if one.validation is not None:
         arguments["validation"] = msgspec.to_builtins(one.validation)
     task = Task(id=seal_id(one.name), kind=SEAL, arguments=arguments, deadline_t=_deadline_t(state))

@@ -20,7 +20,8 @@ from runfold.events.state import (
     Scheduling,
     ShuttingDown,
 )
-from runfold.events.status import BudgetStatus, DroppedStatus, ErrorStatus, RankStatus, Status
+from runfold.events.status import BudgetStatus, CheckpointStatus, DroppedStatus, ErrorStatus, RankStatus, Status
+from runfold.events.tasks import HOOK, SEAL
 
 if TYPE_CHECKING:
     from runfold.events.base import Cause
@@ -45,6 +46,8 @@ def status(state: RunState, head: Head, accepted_at: str) -> Status:
         budgets={name: BudgetStatus(spent=part.spent, limit=part.limit) for name, part in state.budgets.items()},
         metrics=state.metrics,
         checkpoint=state.checkpoint.name if state.checkpoint is not None else None,
+        checkpoints=_checkpoints(state),
+        unsettled=_unsettled(state),
         error=_error(state),
         waiting=waiting_for(state),
         warnings=state.warnings,
@@ -59,6 +62,31 @@ def status(state: RunState, head: Head, accepted_at: str) -> Status:
             stale=state.dropped.stale, foreign=state.dropped.foreign, malformed=state.dropped.malformed
         ),
     )
+
+
+def _checkpoints(state: RunState) -> tuple[CheckpointStatus, ...]:
+    order = -1.0 if state.job.checkpoint.checkpoint_score_order == "min" else 1.0
+    return tuple(
+        CheckpointStatus(
+            name=one.name,
+            index=one.index,
+            attempt=one.attempt,
+            status=one.status,
+            score=None if one.score is None else order * one.score,
+            doubtful=one.doubtful,
+        )
+        for one in state.checkpoints.kept
+    )
+
+
+def _unsettled(state: RunState) -> tuple[int, ...]:
+    """Return the reports of this attempt whose checkpoint waits for ranks, or to be sealed."""
+    indices = [one.index for one in state.checkpoints.gathering]
+    for one in state.tasks:
+        index = one.task.arguments.get("index")
+        if one.task.kind == SEAL and isinstance(index, int):
+            indices.append(index)
+    return tuple(sorted(index - state.checkpoints.base for index in indices))
 
 
 def later(at: str, t: float) -> str:
@@ -95,6 +123,8 @@ def _error(state: RunState) -> ErrorStatus | None:
             pass
         case _:
             assert_never(state.phase)
+    if isinstance(state.phase, ShuttingDown | Errored):
+        failure = state.phase.failure or failure
     if failure is None:
         return None
     return ErrorStatus(
@@ -118,11 +148,15 @@ def waiting_for(state: RunState) -> str | None:
             if phase.not_before_t > phase.since_t and not state.fired:
                 return f"the back-off, until {phase.not_before_t:.1f} s on the run's clock"
             return _waiting_for_release(state)
-        case Resizing() | ShuttingDown():
+        case Resizing():
             return _waiting_for_release(state)
+        case ShuttingDown():
+            return _waiting_for_release(state) or _waiting_for_tasks(state)
         case Running() | Preempting():
             return _quiet(group)
-        case Initializing() | Finished() | Errored() | Aborted():
+        case Initializing():
+            return _waiting_for_tasks(state) or _waiting_for_supervisor(state)
+        case Finished() | Errored() | Aborted():
             return None
         case _:
             assert_never(phase)
@@ -132,9 +166,23 @@ def _waiting_for_release(state: RunState) -> str | None:
     return f"the release of the group by {state.supervisor}" if state.held else None
 
 
+def _waiting_for_tasks(state: RunState) -> str | None:
+    asked = [f"the gate {one.task.arguments.get('hook')}" for one in state.tasks if one.task.kind == HOOK]
+    pending = sum(one.validating for one in state.checkpoints.kept)
+    if pending:
+        asked.append(f"{pending} validation{'s' if pending != 1 else ''}")
+    return listed(asked) or None
+
+
+def _waiting_for_supervisor(state: RunState) -> str | None:
+    if state.supervisor in state.sources:
+        return None
+    return f"a supervisor of pool {state.job.pool}: none has spoken yet"
+
+
 def _waiting_for_group(state: RunState, group: Group | None) -> str | None:
     if state.supervisor not in state.sources:
-        return f"a supervisor of pool {state.job.pool}: none has spoken yet"
+        return _waiting_for_supervisor(state)
     if group is None:
         return None
     if not group.places:

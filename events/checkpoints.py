@@ -53,6 +53,13 @@ class Gathering(Value, frozen=True, kw_only=True):
     validation: ValidationWish | None = None
 
 
+class Mark(Value, frozen=True, kw_only=True):
+    """Where ranks were in their data at a report: by what they said, the set of ranks that did."""
+
+    at: int
+    ranks: dict[str, str]
+
+
 class Kept(Value, frozen=True, kw_only=True):
     """A committed checkpoint that is there. `score` is None when it has none, and then ranks worst.
 
@@ -95,7 +102,8 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     `base`: the index of the present attempt's first report. `leftovers`: directories that will never be whole.
     `opened`: the storage was looked into. `seals_failed` in a row. `orders` counts the deletions ordered.
     `continues`: the run that this one goes on from. `last`: what brought the newest commit.
-    `unread`: a rank that was given a checkpoint has not asked for it.
+    `unread`: a rank that was given a checkpoint has not asked for it. `marks`: where the ranks were in their data at
+    the last reports, in their order.
     """
 
     base: int = 0
@@ -110,6 +118,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     continues: str | None = None
     last: Cause | None = None
     unread: Cause | None = None
+    marks: tuple[Mark, ...] = ()
 
 
 # --- sets of ranks, small also for thousands

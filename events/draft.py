@@ -14,7 +14,7 @@ from runfold.events.base import Cause
 from runfold.events.edges import GROUP_AT_WORK, state_name
 from runfold.events.evidence import slim
 from runfold.events.failures import cause_key
-from runfold.events.gathering import gathered, left
+from runfold.events.gathering import gathered, left, marked
 from runfold.events.judge import numbering, rank_standing, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.marks import Fired, LateEvidence
@@ -73,6 +73,7 @@ class Draft:
         self._moved = False
         self._metrics = state.metrics
         self._shards: list[Seen] = []
+        self._marks: list[Reported] = []
 
     @property
     def cause(self) -> Cause:
@@ -137,6 +138,8 @@ class Draft:
         """Keep a judged report: the newest of each rank stands until the draft is frozen."""
         self._reports[item.rank] = item
         self._reports_count += 1
+        if item.cursor is not None:
+            self._marks.append(item)
         if item.checkpoint is not None or item.unread or item.named:
             self._shards.append((item, self.cause))
         if item.rank == 0:
@@ -243,6 +246,8 @@ class Draft:
         )
 
     def _checkpoints_done(self) -> Checkpoints:
+        if self._marks:
+            self.checkpoints = marked(self.checkpoints, self._marks)
         if not self._shards:
             return self.checkpoints
         named = {number: rank.named for number, rank in enumerate(self._ranks)}

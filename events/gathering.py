@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from runfold.events.checkpoints import Checkpoints, Gathering, with_rank
+from runfold.events.checkpoints import Checkpoints, Gathering, Mark, with_rank
 from runfold.events.facts import CheckpointSealed
-from runfold.events.limits import CHECKPOINTS_GATHERING_MAX_COUNT, CHECKPOINTS_LEFT_MAX_COUNT
+from runfold.events.limits import CHECKPOINTS_GATHERING_MAX_COUNT, CHECKPOINTS_LEFT_MAX_COUNT, MARKS_MAX_COUNT
 from runfold.events.tasks import SealedAs, TaskEnd, seal_id
 
 if TYPE_CHECKING:
@@ -57,6 +57,19 @@ def gathered(checkpoints: Checkpoints, reports: Sequence[Seen], t: float, named:
     given_up = gathering[:-CHECKPOINTS_GATHERING_MAX_COUNT]
     changed = replace(checkpoints, gathering=tuple(gathering[len(given_up) :]), unread=unread)
     return left(changed, (one.name for one in given_up))
+
+
+def marked(checkpoints: Checkpoints, reports: Iterable[Reported]) -> Checkpoints:
+    """Return the checkpoints with what reports of the present attempt say of the ranks' places in their data."""
+    marks = {mark.at: dict(mark.ranks) for mark in checkpoints.marks}
+    for item in reports:
+        if item.cursor is not None:
+            ranks = marks.setdefault(item.index, {})
+            ranks[item.cursor] = with_rank(ranks.get(item.cursor, ""), item.rank)
+    needed = {one.at for one in checkpoints.gathering}
+    newest = sorted(marks)[-MARKS_MAX_COUNT:]
+    kept = sorted({*newest, *(needed & marks.keys())})
+    return replace(checkpoints, marks=tuple(Mark(at=at, ranks=dict(sorted(marks[at].items()))) for at in kept))
 
 
 def _with_wish(one: Gathering, item: Reported) -> Gathering:

@@ -54,7 +54,7 @@ def next_attempt(state: RunState) -> RunState:
     """Count on where the reports of the attempt before ended; what it had not made whole is left over."""
     checkpoints, ranks = state.checkpoints, state.group.ranks if state.group is not None else ()
     reports = max((rank.index + 1 for rank in ranks), default=0)
-    rest = replace(checkpoints, base=checkpoints.base + reports, gathering=())
+    rest = replace(checkpoints, base=checkpoints.base + reports, gathering=(), marks=())
     return replace(state, checkpoints=left(rest, (one.name for one in checkpoints.gathering)))
 
 

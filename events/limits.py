@@ -31,6 +31,8 @@ CHECKPOINTS_TRACKED_MAX_COUNT: Final = 1000
 CHECKPOINTS_GATHERING_MAX_COUNT: Final = 64
 """Checkpoints that wait for ranks; the oldest beyond is given up."""
 CHECKPOINTS_LEFT_MAX_COUNT: Final = 256
+MARKS_MAX_COUNT: Final = 64
+"""Reports of which it is remembered where the ranks were in their data."""
 WARNINGS_MAX_COUNT: Final = 32
 HOOKS_DUE_MAX_COUNT: Final = 64
 """Questions to gates that the run does not wait for, not asked yet; the oldest beyond is not asked."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from runfold.events.base import Document, Json
+from runfold.events.base import Document, Json, Value
 from runfold.events.beats import RankPhase
+from runfold.events.checkpoints import CheckpointState
 from runfold.events.entry import Head
 from runfold.events.failures import Budget, FailureKind
 from runfold.events.transitions import StateName
@@ -48,8 +49,23 @@ class DroppedStatus(Document, frozen=True, kw_only=True):
     malformed: int = 0
 
 
+class CheckpointStatus(Value, frozen=True, kw_only=True):
+    """A committed checkpoint: its report's index, and what came of its validation if there was to be one."""
+
+    name: str
+    index: int
+    attempt: int
+    status: CheckpointState = "committed"
+    score: float | None = None
+    doubtful: bool = False
+
+
 class Status(Document, frozen=True, kw_only=True):
-    """The document. `since` and `cause` belong to the state shown; times are RFC 3339 and run-clock seconds."""
+    """The document. `since` and `cause` belong to the state shown; times are RFC 3339 and run-clock seconds.
+
+    `checkpoints` are those that are kept, the best last; `unsettled`: reports of this attempt, by index, whose checkpoint
+    is not committed yet.
+    """
 
     v: int = 1
     kind: Literal["status"] = "status"
@@ -66,6 +82,8 @@ class Status(Document, frozen=True, kw_only=True):
     budgets: dict[Budget, BudgetStatus] = {}
     metrics: dict[str, Json] | None = None
     checkpoint: str | None = None
+    checkpoints: tuple[CheckpointStatus, ...] = ()
+    unsettled: tuple[int, ...] = ()
     error: ErrorStatus | None = None
     waiting: str | None = None
     warnings: tuple[str, ...] = ()

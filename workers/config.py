@@ -38,3 +38,8 @@ def forget_secrets() -> None:
 def missing_names(names: Iterable[str]) -> tuple[str, ...]:
     """Return which of these variables are not set in this process's environment."""
     return tuple(name for name in names if name not in os.environ)
+
+
+def is_set(name: str) -> bool:
+    """Whether a variable is set in this process's environment."""
+    return name in os.environ

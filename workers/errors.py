@@ -6,6 +6,7 @@ RunfoldError
 ├── NotAvailableError (NotImplementedError)
 ├── MetricsError (ValueError, TypeError)
 ├── LoadError
+├── DataError (ValueError)
 ├── LinkError (ConnectionError)
 ├── SpawnError
 ├── StorageError (RuntimeError)
@@ -43,6 +44,10 @@ class MetricsError(RunfoldError, ValueError, TypeError):
 
 class LoadError(RunfoldError):
     """The entry point could not be found, or is nothing that can be trained with."""
+
+
+class DataError(RunfoldError, ValueError):
+    """Something that was given as a data set is none, or cannot be shared out as asked for."""
 
 
 class LinkError(RunfoldError, ConnectionError):

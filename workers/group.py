@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Final
 
 from runfold.events.assignment import Assignment, Work
+from runfold.events.base import Json
 from runfold.events.beats import RankBeat
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
 from runfold.events.transitions import RankLaid
 from runfold.workers.config import missing_names
 from runfold.workers.facts import Facts
+from runfold.workers.inventory import Inventory
 from runfold.workers.life import RankLife
-from runfold.workers.link import Collected, Go, Refused, Start, Wish
+from runfold.workers.link import Collected, Go, Inquire, Refused, Start, Wish
 from runfold.workers.meeting import Meeting
 from runfold.workers.outlet import Outlet
 from runfold.workers.output import OutputCut
@@ -59,6 +61,7 @@ class RankGroup:
         self._meeting: Meeting | None = None
         self._paused = False
         self._usage = Usage()
+        self._inventory = Inventory(connection, spec.run)
         self._ready: list[RankLife] = []
         self._work: tuple[int, Work | None] = (0, None)
         self._wish: str | None = None
@@ -101,6 +104,7 @@ class RankGroup:
             group=meeting.collectives,
             say=self._facts.say,
             on_change=self._on_change,
+            inquired=self._inquire,
         )
         self._lives[rank] = life
         life.pause(self._paused)
@@ -167,6 +171,16 @@ class RankGroup:
         if self._meeting is not None:
             self._close_later(self._meeting.close())
             self._meeting = None
+
+    def _inquire(self, rank: int, inquiry: Inquire) -> None:
+        """Answer which checkpoints there are, once the status says that what the rank asked for is dealt with."""
+        self._close_later(self._list(rank, inquiry))
+
+    async def _list(self, rank: int, inquiry: Inquire) -> None:
+        life = self._lives.get(rank)
+        if life is not None:
+            answer = await self._inventory.listed(inquiry, life.start.attempt, lambda: life.over)
+            life.send(answer)
 
     def _meeting_failed(self, reason: str) -> None:
         for life in self._lives.values():
@@ -240,6 +254,8 @@ class RankGroup:
             metrics=laid.rank == 0 or job.metrics_ranks == "all",
             next_port=self._port.number,
             storage=partial(self._storages.of, job),
+            callbacks=job.hooks.callbacks if job.hooks.in_ranks else (),
+            datasets=job.datasets,
         )
 
     def _start_of(self, assignment: Assignment, job: Work, laid: RankLaid) -> Start:
@@ -272,4 +288,13 @@ class RankGroup:
             collective_timeout_s=job.timeouts.collective_timeout_s,
             node=self._spec.node,
             checkpointing=job.checkpointing,
+            validates=job.validation is not None,
+            arguments=_own(job.arguments, laid.rank),
+            backend=job.backend,
+            addr=assignment.rendezvous.addr if assignment.rendezvous is not None else self._spec.addr,
         )
+
+
+def _own(arguments: dict[str, Json], rank: int) -> dict[str, Json]:
+    """Return this rank's share of what a gate gave: a value each; who got none has none."""
+    return {name: values[rank] for name, values in arguments.items() if isinstance(values, list) and rank < len(values)}

@@ -7,12 +7,15 @@ from typing import Final, Literal
 import msgspec
 
 from runfold.events.base import Document, Json, Value
+from runfold.events.checkpoints import ValidationWish
 
 MARKER: Final = ".runfold-marker.json"
 INNER: Final = ".runfold"
 """The folder in a checkpoint's directory that holds what is not the user's."""
 MANIFEST: Final = "manifest.json"
 DOUBT: Final = "doubt.json"
+VALIDATION: Final = "validation.json"
+"""What a validation found."""
 METADATA: Final = ".metadata.json"
 """The metadata of `Checkpoint.set_metadata`: may change at any time, so it has no digest."""
 
@@ -81,7 +84,8 @@ class SealedFile(Value, frozen=True):
 class Manifest(Document, frozen=True, kw_only=True):
     """The seal of a checkpoint: all its files. `ranks_without_files` passed the report without one.
 
-    `metrics` are those of the lowest rank with files; `run` and `attempt` say who made it.
+    `metrics` are those of the lowest rank with files; `run` and `attempt` say who made it. `cursors`: where the ranks
+    were in their data, by sets of ranks. `validation`: it is to be validated.
     """
 
     v: Literal[1] = 1
@@ -94,8 +98,17 @@ class Manifest(Document, frozen=True, kw_only=True):
     files: tuple[SealedFile, ...]
     ranks_without_files: tuple[int, ...] = ()
     metrics: dict[str, Json] | None = None
+    cursors: dict[str, str] = {}
+    validation: ValidationWish | None = None
 
     @property
     def size_bytes(self) -> int:
         """All files together."""
         return sum(file.size for file in self.files)
+
+
+class Validated(Document, frozen=True, kw_only=True):
+    """What a validation found (packed), beside its checkpoint."""
+
+    v: Literal[1] = 1
+    metrics: dict[str, Json] = {}

@@ -34,6 +34,7 @@ from runfold.workers.link import (
     FromRank,
     FromRunner,
     Go,
+    Inquire,
     Loaded,
     Report,
     Returned,
@@ -78,7 +79,9 @@ class RankLife:
         group: Collectives,
         say: Callable[[AnyFact], None],
         on_change: Callable[[], None],
+        inquired: Callable[[int, Inquire], None] = lambda _rank, _inquiry: None,
     ) -> None:
+        self._inquiry = inquired
         self.start = order.start
         self.phase: RankPhase = "starting"
         self.index = -1
@@ -236,6 +239,8 @@ class RankLife:
                 self._begins_from = None
             case Collect():
                 self._group.arrive(start.rank, message)
+            case Inquire():
+                self._inquiry(start.rank, message)
             case Returned():
                 self.phase = "returned"
                 self._group.leave(start.rank, "has returned")
@@ -274,6 +279,8 @@ class RankLife:
                 named=report.named,
                 unread=self._was_unread(),
                 upload_error=report.upload_error,
+                validation=report.validation,
+                cursor=report.cursor,
             )
         )
 

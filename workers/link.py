@@ -1,8 +1,8 @@
 """The messages between a rank and its runner.
 
 ```text
-rank → runner   Hello, Loaded, Entered, (Report, Uploading, Asked, Collect)*, then Returned or Failed
-runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Wish now and then
+rank → runner   Hello, Loaded, Entered, (Report, Uploading, Asked, Collect, Inquire)*, then Returned or Failed
+runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Listed for Inquire, Wish now and then
 ```
 
 Both ends are forks of one program, so the format may change from one version to the next.
@@ -15,9 +15,11 @@ from typing import Final, Literal
 import msgspec
 
 from runfold.events.base import Json
-from runfold.events.config import CheckpointConfig
+from runfold.events.checkpoints import CheckpointState, ValidationWish
+from runfold.events.config import BackendConfig, CheckpointConfig
 from runfold.events.failures import ErrorInfo
 from runfold.workers.layout import StorageSpec
+from runfold.workers.load import Code
 
 CollectiveKind = Literal["start", "barrier", "broadcast_from_rank_zero", "all_gather"]
 """`start` is number 0: the runners hold their ranks until every place is ready."""
@@ -54,7 +56,7 @@ class Report(Message, frozen=True):
     """One report: index from 0, step if the metrics name one, metrics packed.
 
     `checkpoint` is the directory where its files are, `named` by the user; or there should have been one, and
-    `upload_error` says why there is none.
+    `upload_error` says why there is none. `cursor`: where the rank is in its data.
     """
 
     index: int
@@ -64,6 +66,8 @@ class Report(Message, frozen=True):
     checkpoint: str | None = None
     named: bool = False
     upload_error: str | None = None
+    validation: ValidationWish | None = None
+    cursor: str | None = None
 
 
 class Uploading(Message, frozen=True):
@@ -82,6 +86,18 @@ class Collect(Message, frozen=True):
     number: int
     kind: CollectiveKind
     value: bytes | None
+    timeout_s: float | None
+
+
+class Inquire(Message, frozen=True):
+    """Which checkpoints are there, once this rank's first `reports` reports are dealt with? Numbered like collectives.
+
+    `validated`: and once nothing is being validated. After `timeout_s` what is known is told.
+    """
+
+    number: int
+    reports: int
+    validated: bool
     timeout_s: float | None
 
 
@@ -107,7 +123,10 @@ class Failed(Message, frozen=True):
 
 
 class Start(Message, frozen=True, kw_only=True):
-    """Who the rank is and what it runs. A `blob:` entry point comes with its bytes or as a file."""
+    """Who the rank is and what it runs. A `blob:` entry point comes with its bytes or as a file.
+
+    `arguments` are those that a gate gave this rank; `addr` and `port` where the backend's processes meet.
+    """
 
     run: str
     name: str
@@ -128,6 +147,13 @@ class Start(Message, frozen=True, kw_only=True):
     node: str = ""
     storage: StorageSpec | None = None
     checkpointing: CheckpointConfig = CheckpointConfig()
+    validates: bool = False
+    arguments: dict[str, Json] = {}
+    callbacks: list[Code] = []
+    datasets: bytes | None = None
+    backend: BackendConfig = BackendConfig()
+    addr: str = ""
+    port: int = 0
 
 
 class Go(Message, frozen=True):
@@ -166,7 +192,14 @@ class Refused(Message, frozen=True):
     missing_ranks: tuple[int, ...] = ()
 
 
-FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Returned | Failed
-FromRunner = Start | Go | Stop | Wish | Collected | Refused
+class Listed(Message, frozen=True):
+    """The run's checkpoints, best last: name and what came of a validation."""
+
+    number: int
+    checkpoints: list[tuple[str, CheckpointState]]
+
+
+FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Inquire | Returned | Failed
+FromRunner = Start | Go | Stop | Wish | Collected | Refused | Listed
 FROM_RANK: Final[msgspec.msgpack.Decoder[FromRank]] = msgspec.msgpack.Decoder(FromRank)
 FROM_RUNNER: Final[msgspec.msgpack.Decoder[FromRunner]] = msgspec.msgpack.Decoder(FromRunner)

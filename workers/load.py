@@ -8,10 +8,10 @@ import importlib.util
 import inspect
 import pickle
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Final
+from typing import Final, cast
 
 import msgspec
 
@@ -35,6 +35,13 @@ FRAMEWORKS: Final = (
 TrainFunction = Callable[..., object]
 
 
+class Code(msgspec.Struct, frozen=True):
+    """User code to be loaded: its entry point, and the bytes of one that is a blob."""
+
+    entrypoint: str
+    blob: bytes | None = None
+
+
 class Entrypoint(msgspec.Struct, frozen=True):
     """A training function, whether it takes the configuration, and the digest of the file or blob it is from."""
 
@@ -48,8 +55,13 @@ def load_entrypoint(text: str, working_dir: Path, blob: bytes | None = None) -> 
 
     Raises `LoadError` when there is none, and whatever the user's module raises while it is imported.
     """
+    return _checked(text, *load_object(text, working_dir, blob))
+
+
+def load_object(text: str, working_dir: Path, blob: bytes | None = None) -> tuple[object, str | None]:
+    """Return what an entry point names, whatever it is, and the digest of the file or blob it is from."""
     if text.startswith(BLOB_PREFIX):
-        return _checked(text, *_load_blob(text, blob))
+        return _load_blob(text, blob)
     source, _, name = text.rpartition(":")
     if not source or not name:
         raise LoadError(f"entry point {text!r} is neither module:function nor file.py:function")
@@ -57,7 +69,17 @@ def load_entrypoint(text: str, working_dir: Path, blob: bytes | None = None) -> 
         module = _import_file(working_dir / source, text)
     else:
         module = _import_module(source, text, working_dir)
-    return _checked(text, _attribute(module, name, text), _file_digest(module))
+    return _attribute(module, name, text), _file_digest(module)
+
+
+def load_callbacks(codes: Iterable[Code], working_dir: Path) -> list[object]:
+    """Return the callback objects of these entry points: each names one, a class of one, or a list of them."""
+    found: list[object] = []
+    for code in codes:
+        loaded, _ = load_object(code.entrypoint, working_dir, code.blob)
+        several = cast("list[object]", loaded) if isinstance(loaded, list | tuple) else [loaded]
+        found.extend(one() if isinstance(one, type) else one for one in several)
+    return found
 
 
 def _load_blob(text: str, blob: bytes | None) -> tuple[object, str]:

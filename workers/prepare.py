@@ -13,7 +13,9 @@ from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.errors import ApiRefused, BlobDamaged, BlobMissing, Unanswered
 from runfold.workers.layout import StorageSpec
 from runfold.workers.link import Start
+from runfold.workers.load import Code
 
+BLOB: Final = "blob:"
 FETCH_TRIES_MAX: Final = 3
 FETCH_RETRY_S: Final = 0.5
 
@@ -28,6 +30,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     metrics: bool = True
     next_port: int | None = None
     storage: Callable[[], Awaitable[StorageSpec]] | None = None
+    callbacks: tuple[str, ...] = ()
+    datasets: str | None = None
 
 
 async def prepared(order: Order, blobs: Blobs) -> Start:
@@ -40,7 +44,17 @@ async def prepared(order: Order, blobs: Blobs) -> Start:
         start = replace(start, config={key: msgspec.json.decode(value) for key, value in config.items()})
     if order.storage is not None:
         start = replace(start, storage=await order.storage())
+    if order.callbacks:
+        start = replace(start, callbacks=[await code_of(entrypoint, blobs) for entrypoint in order.callbacks])
+    if order.datasets is not None:
+        start = replace(start, datasets=await _fetch(order.datasets.removeprefix(BLOB), blobs))
     return start
+
+
+async def code_of(entrypoint: str, blobs: Blobs) -> Code:
+    """Return an entry point with the bytes of one that is a blob."""
+    is_blob = entrypoint.startswith(BLOB)
+    return Code(entrypoint, await _fetch(entrypoint.removeprefix(BLOB), blobs) if is_blob else None)
 
 
 async def _fetch(digest: str, blobs: Blobs) -> bytes:

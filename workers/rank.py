@@ -19,17 +19,19 @@ from typing import Final
 import msgspec
 
 from runfold.events.base import Json
-from runfold.events.failures import ErrorInfo
+from runfold.events.failures import ErrorInfo, FailureKind
 from runfold.events.limits import VALUE_INLINE_MAX_BYTES
 from runfold.events.values import Unencodable, pack, unpack
 from runfold.workers import session
+from runfold.workers.around import EXIT_ASKED, Around, AskedToEnd
+from runfold.workers.backends import Place, backend_of
 from runfold.workers.capture import Capture
 from runfold.workers.config import apply_environment, environment_with, needs_exec
 from runfold.workers.errors import LinkError, LoadError
 from runfold.workers.failure import describe
 from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
 from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start
-from runfold.workers.load import Entrypoint, framework_versions, load_entrypoint
+from runfold.workers.load import Entrypoint, framework_versions, load_callbacks, load_entrypoint
 from runfold.workers.payload import pickle_any
 from runfold.workers.processes import flush_output, name_process
 from runfold.workers.ranklink import RankLink
@@ -91,27 +93,56 @@ def main_anew() -> None:
 
 def _run(link: RankLink, start: Start) -> int:
     entrypoint: Entrypoint | None = None
+    around = Around()
     with Capture() as loading:
         _prepare(start)
         entrypoint = load_entrypoint(start.entrypoint, Path.cwd(), _blob(start))
+        around = Around(load_callbacks(start.callbacks, Path.cwd()))
     if entrypoint is None or loading.error is not None:
-        return _tell_failure(link, loading.error or LoadError("nothing was loaded"), 0, loading=True)
+        return _tell_failure(link, loading.error or LoadError("nothing was loaded"), 0, kind="load")
     link.send(Loaded(entrypoint.digest, framework_versions()))
     # Without limit: the runner says `Stop`, closes the link or dies, and this process with it.
     go = link.receive(None)
     if not isinstance(go, Go):
         return 0
     link.send(Entered(time.monotonic()))
-    current = session.Session(link, start, go)
+    current = session.Session(link, start, go, around)
     session.activate(current)
     value: object = None
+    backend = backend_of(start.backend, _place(start))
+    with Capture() as setting_up:
+        apply_environment(backend.environment())
+        backend.on_start(current.meet)
+        around.call("after_init_train_context")
+        backend.on_training_start()
+    if setting_up.error is not None:
+        kind: FailureKind = "rendezvous" if start.backend.kind != "none" else "load"
+        kind = "load" if isinstance(setting_up.error, ImportError) else kind
+        return _tell_failure(link, setting_up.error, current.reports, kind=kind)
     with Capture() as training:
+        around.heed_the_end()
         value = entrypoint.function(*[unpack(start.config)] if entrypoint.takes_config else [])
         current.finish()
+    with Capture() as ending:
+        around.call("before_worker_shutdown")
+        backend.on_shutdown()
     session.activate(None)
-    if training.error is not None:
-        return _tell_failure(link, training.error, current.reports)
-    return _tell_value(link, value, current.reports)
+    error = training.error or ending.error
+    if isinstance(error, AskedToEnd):
+        flush_output()
+        return EXIT_ASKED
+    return _tell_value(link, value, current.reports) if error is None else _tell_failure(link, error, current.reports)
+
+
+def _place(start: Start) -> Place:
+    return Place(
+        rank=start.rank,
+        world_size=start.world_size,
+        local_rank=start.local_rank,
+        local_world_size=start.local_world_size,
+        node_rank=start.node_rank,
+        addr=start.addr,
+    )
 
 
 def _show_stacks() -> None:
@@ -139,15 +170,17 @@ def _blob(start: Start) -> bytes | None:
     return start.blob if start.blob_path is None else Path(start.blob_path).read_bytes()
 
 
-def _tell_failure(link: RankLink, error: BaseException, reports: int, *, loading: bool = False) -> int:
+def _tell_failure(link: RankLink, error: BaseException, reports: int, *, kind: FailureKind | None = None) -> int:
     told: tuple[ErrorInfo, bytes | None] | None = None
     with Capture() as describing:
-        told = describe(error, loading=loading)
+        told = describe(error, loading=kind == "load")
     if told is None:
         # An exception whose own methods misbehave beyond what `describe` foresees.
         reason = f"it could not be described: {type(describing.error).__name__}"
-        told = ErrorInfo(type=type(error).__name__, message=reason, kind="load" if loading else "user"), None
+        told = ErrorInfo(type=type(error).__name__, message=reason, kind=kind or "user"), None
     info, full = told
+    if kind is not None:
+        info = msgspec.structs.replace(info, kind=kind)
     sys.stderr.write((info.traceback or info.headline).rstrip() + "\n")
     flush_output()
     link.send(Failed(time.monotonic(), reports, info, full))

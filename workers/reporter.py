@@ -17,7 +17,9 @@ from typing import Final, Literal, Protocol, cast
 import msgspec
 
 from runfold.events.base import Json
+from runfold.events.checkpoints import ValidationWish
 from runfold.events.limits import VALUE_INLINE_MAX_BYTES
+from runfold.workers.around import Around
 from runfold.workers.capture import Capture
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointNameError, MetricsError, StorageError, UploadError
@@ -70,14 +72,28 @@ class Files(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
     upload_fn: Callable[[Checkpoint, str], object] | None = None
     discard: bool = False
+    validation: ValidationWish | None = None
 
 
 class _Place:
     """A report's place in line. `ready`: it may go out as it is."""
 
-    __slots__ = ("checkpoint", "clock_s", "error", "index", "metrics", "named", "ready", "step")
+    __slots__ = (
+        "checkpoint",
+        "clock_s",
+        "cursor",
+        "error",
+        "index",
+        "metrics",
+        "named",
+        "ready",
+        "step",
+        "validation",
+    )
 
-    def __init__(self, index: int, step: int | None, metrics: dict[str, Json], *, ready: bool) -> None:
+    def __init__(
+        self, index: int, step: int | None, metrics: dict[str, Json], cursor: str | None, *, ready: bool
+    ) -> None:
         self.index = index
         self.clock_s = time.monotonic()
         self.step = step
@@ -86,12 +102,17 @@ class _Place:
         self.checkpoint: str | None = None
         self.named = False
         self.error: str | None = None
+        self.validation: ValidationWish | None = None
+        self.cursor = cursor
 
 
 class Reporter:
     """All reports of a rank. `latest` is the checkpoint that this rank has reported last."""
 
-    def __init__(self, link: Link, start: Start, storage: Storage | None, first_index: int = 0) -> None:
+    def __init__(
+        self, link: Link, start: Start, storage: Storage | None, first_index: int = 0, around: Around | None = None
+    ) -> None:
+        self._around = around or Around()
         self.latest: str | None = None
         self._link = link
         self._start = start
@@ -113,13 +134,13 @@ class Reporter:
             raise StorageError("this run has no storage: nothing was reported")
         return self._storage
 
-    def report(self, step: int | None, metrics: dict[str, Json]) -> None:
+    def report(self, step: int | None, metrics: dict[str, Json], cursor: str | None = None) -> None:
         """Send a report without files, or have it wait its turn."""
         link = self._link
         with link.lock:
             if not self._line and self._fatal is None:
                 # Numbered and sent under one lock: the runner sees the indices in order, whatever thread reports.
-                message = Report(link.reports, time.monotonic(), step, metrics)
+                message = Report(link.reports, time.monotonic(), step, metrics, cursor=cursor)
                 try:
                     link.send(message, _SURELY_SMALL_BYTES)
                 except MessageTooLarge:
@@ -128,9 +149,9 @@ class Reporter:
                 return
         self._raise_fatal()
         check_size(metrics)
-        self._take(step, metrics, ready=True)
+        self._take(step, metrics, cursor, ready=True)
 
-    def report_files(self, step: int | None, metrics: dict[str, Json], files: Files) -> None:
+    def report_files(self, step: int | None, metrics: dict[str, Json], files: Files, cursor: str | None = None) -> None:
         """Upload the files and send the report; returns after both, or at once when they are uploaded beside."""
         self._raise_fatal()
         check_size(metrics)
@@ -138,7 +159,9 @@ class Reporter:
         if files.mode == "async":
             limit = self._start.checkpointing.upload_queue_max
             self._wait(lambda: self._uploading < limit, "an earlier upload")
-        place = self._take(step, metrics)
+        with self._around.context("on_checkpoint_sync"):
+            place = self._take(step, metrics, cursor)
+        place.validation = files.validation
         if files.mode == "async":
             self._later(place, files)
             return
@@ -163,10 +186,12 @@ class Reporter:
 
     # --- the line
 
-    def _take(self, step: int | None, metrics: dict[str, Json], *, ready: bool = False) -> _Place:
+    def _take(
+        self, step: int | None, metrics: dict[str, Json], cursor: str | None = None, *, ready: bool = False
+    ) -> _Place:
         self._wait(lambda: len(self._line) < REPORTS_HELD_MAX_COUNT, "earlier reports")
         with self._moved:
-            place = _Place(self._link.reports + len(self._line), step, metrics, ready=ready)
+            place = _Place(self._link.reports + len(self._line), step, metrics, cursor, ready=ready)
             self._line.append(place)
             self._advance()
         return place
@@ -190,6 +215,8 @@ class Reporter:
                         place.checkpoint,
                         place.named,
                         place.error,
+                        place.validation if place.checkpoint is not None else None,
+                        place.cursor,
                     )
                 )
             if place.checkpoint is not None:
@@ -205,6 +232,14 @@ class Reporter:
     # --- uploads
 
     def _upload(self, place: _Place, files: Files) -> None:
+        with self._around.context("on_checkpoint_transfer"):
+            name, index = self._transferred(place, files)
+        place.checkpoint = name
+        place.named = name != default_name(index, self._start.attempt)
+        self._failed = 0
+        self._ready(place)
+
+    def _transferred(self, place: _Place, files: Files) -> tuple[str, int]:
         storage, uploads = self.storage, self._get_uploads()
         index = self._first_index + place.index
         name = files.name or default_name(index, self._start.attempt)
@@ -226,10 +261,7 @@ class Reporter:
             uploads.copy(checkpoint, name, index, place.metrics, named=files.name is not None)
         if files.discard:
             discard(checkpoint)
-        place.checkpoint = name
-        place.named = name != default_name(index, self._start.attempt)
-        self._failed = 0
-        self._ready(place)
+        return name, index
 
     def _get_uploads(self) -> Uploads:
         if self._uploads is None:

@@ -11,13 +11,24 @@ from typing import Final
 import msgspec
 
 from runfold.events.base import Json
-from runfold.events.checkpoints import ranks_in
+from runfold.events.checkpoints import CheckpointState, ValidationWish, ranks_in
 from runfold.events.limits import CHECKPOINTS_TRACKED_MAX_COUNT
 from runfold.events.tasks import SealedAs
 from runfold.events.transitions import FoundCheckpoint
 from runfold.events.values import unpack
 from runfold.workers.errors import StorageError
-from runfold.workers.layout import DOUBT, INNER, MANIFEST, Manifest, Part, PartFile, SealedFile, part_name
+from runfold.workers.layout import (
+    DOUBT,
+    INNER,
+    MANIFEST,
+    VALIDATION,
+    Manifest,
+    Part,
+    PartFile,
+    SealedFile,
+    Validated,
+    part_name,
+)
 from runfold.workers.storage import Storage
 
 DEPTH_MAX: Final = 4
@@ -35,6 +46,8 @@ class SealOrder(msgspec.Struct, frozen=True, kw_only=True):
     ranks: str
     world_size: int
     named: bool = False
+    cursors: dict[str, str] = {}
+    validation: ValidationWish | None = None
 
 
 def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
@@ -64,6 +77,8 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
         files=files,
         ranks_without_files=tuple(sorted(set(range(order.world_size)) - set(ranks))),
         metrics=parts[0].metrics,
+        cursors=order.cursors,
+        validation=order.validation,
     )
     data = msgspec.json.encode(manifest)
     _sweep(storage, order.name, there, manifest)
@@ -194,6 +209,7 @@ def look(storage: Storage, run: str, attribute: str | None) -> Inventory:
     manifests.sort(key=lambda manifest: (manifest.index, manifest.attempt))
     found = manifests[-CHECKPOINTS_TRACKED_MAX_COUNT:]
     doubtful = tuple(one.name for one in found if storage.files.exists(storage.inner(one.name, DOUBT)))
+    results = {one.name: _result(storage, one.name) for one in found if one.validation is not None}
     other = None if before is None or before.run == run else before.run
     return Inventory(
         run=other or (found[-1].run if found else None),
@@ -203,12 +219,28 @@ def look(storage: Storage, run: str, attribute: str | None) -> Inventory:
                 index=one.index,
                 attempt=one.attempt,
                 shards=len({file.rank for file in one.files}),
-                score=_value(one.metrics, attribute),
+                score=_value({**(one.metrics or {}), **(results.get(one.name) or {})}, attribute),
+                status=_status(one, results),
+                wish=one.validation if results.get(one.name) is None else None,
             )
             for one in found
         ),
         doubtful=doubtful,
     )
+
+
+def _result(storage: Storage, name: str) -> dict[str, Json] | None:
+    """Return what the validation of a checkpoint found; None for one that is not over."""
+    try:
+        return msgspec.json.decode(storage.files.read(storage.inner(name, VALIDATION)), type=Validated).metrics
+    except (FileNotFoundError, msgspec.DecodeError):
+        return None
+
+
+def _status(manifest: Manifest, results: dict[str, dict[str, Json] | None]) -> CheckpointState:
+    if manifest.validation is None:
+        return "committed"
+    return "pending" if results.get(manifest.name) is None else "validated"
 
 
 def directories(storage: Storage, within: str = "", depth: int = 1) -> Iterable[str]:

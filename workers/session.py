@@ -15,17 +15,30 @@ from enum import Enum
 from typing import Final
 
 from runfold.events.base import Json
-from runfold.events.values import Unencodable, pack
+from runfold.events.values import Unencodable, pack, unpack
+from runfold.workers.around import Around
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import (
     LinkError,
     MetricsError,
-    NotAvailableError,
     NotInTrainingFunctionError,
     StorageError,
 )
+from runfold.workers.given import ValidationTaskConfig, data_of, wished
 from runfold.workers.limits import REPLY_MARGIN_S
-from runfold.workers.link import Asked, Collect, Collected, CollectiveKind, FromRunner, Go, Refused, Start, Wish
+from runfold.workers.link import (
+    Asked,
+    Collect,
+    Collected,
+    CollectiveKind,
+    FromRunner,
+    Go,
+    Inquire,
+    Listed,
+    Refused,
+    Start,
+    Wish,
+)
 from runfold.workers.payload import pickled, refusal, unpickled
 from runfold.workers.reporter import Files, Link, Reporter
 from runfold.workers.storage import Storage, check_name, open_storage
@@ -82,6 +95,10 @@ class TrainContext:
         """Return the number of this node in the group, from 0."""
         return self._start.node_rank
 
+    def get_arguments(self) -> dict[str, Json]:
+        """Return what a callback's `before_init_train_context` gave this rank, by name."""
+        return {name: unpack(value) for name, value in self._start.arguments.items()}
+
     def get_storage(self) -> Storage:
         """Return the run's storage: its `root` is a path on its `files.filesystem`."""
         if self._storage is None:
@@ -92,12 +109,14 @@ class TrainContext:
 class Session:
     """The state behind the functions of this module in one rank process."""
 
-    def __init__(self, link: Link, start: Start, go: Go | None = None) -> None:
+    def __init__(self, link: Link, start: Start, go: Go | None = None, around: Around | None = None) -> None:
         self._link = link
+        self._around = around or Around()
         self._start = start
         self._go = go or Go()
         self._storage = open_storage(start.storage) if start.storage is not None else None
-        self._reporter = Reporter(link, start, self._storage, self._go.first_index)
+        self._reporter = Reporter(link, start, self._storage, self._go.first_index, self._around)
+        self.data = data_of(start, self._storage, self._go.checkpoint)
         self._collectives = 0
         self._collecting = threading.Lock()
         self._asked = False
@@ -115,11 +134,22 @@ class Session:
         packed = _pack_metrics(metrics)
         step = packed.get("step")
         at = step if type(step) is int else None
+        mark = self.data.mark() if self.data is not None else None
         if files is None:
-            self._reporter.report(at, packed)
+            self._reporter.report(at, packed, mark)
             return
         self._granted = self._wish
-        self._reporter.report_files(at, packed, files)
+        self._reporter.report_files(at, packed, files, mark)
+
+    @property
+    def around(self) -> Around:
+        """The callbacks of this rank."""
+        return self._around
+
+    @property
+    def validates(self) -> bool:
+        """Whether this run can validate checkpoints."""
+        return self._start.validates
 
     def finish(self) -> None:
         """Wait until every report has gone out, with its files."""
@@ -174,6 +204,28 @@ class Session:
             raise refusal(answer, limit_s)
         return answer.values
 
+    def meet(self, data: bytes | None) -> bytes:
+        """Return rank 0's bytes in every rank; for backends, before they can talk."""
+        return self.collect("broadcast_from_rank_zero", data, UNSET_TIMEOUT)[0]
+
+    def inquire(self, *, validated: bool, timeout_s: float | None) -> Listed:
+        """Ask which checkpoints the run has, once what this rank has reported is dealt with; or what is known by then.
+
+        `validated`: and once nothing is being validated.
+        """
+        with self._collecting:
+            number = self._collectives = self._collectives + 1
+            self._link.send(Inquire(number, self._link.reports, validated, timeout_s))
+            deadline = None if timeout_s is None else time.monotonic() + timeout_s + REPLY_MARGIN_S
+            while True:
+                try:
+                    answer = self._link.receive(None if deadline is None else deadline - time.monotonic())
+                except TimeoutError:
+                    raise LinkError("the runner of this rank did not say which checkpoints there are") from None
+                self._note(answer)
+                if isinstance(answer, Listed) and answer.number == number:
+                    return answer
+
     def _answer(self, number: int, kind: str, limit_s: float | None) -> Collected | Refused:
         deadline = None if limit_s is None else time.monotonic() + limit_s + REPLY_MARGIN_S
         while True:
@@ -208,6 +260,11 @@ def _left_behind() -> None:
 os.register_at_fork(after_in_child=_left_behind)
 
 
+def current(caller: str) -> Session:
+    """Return the session of this process; raise `NotInTrainingFunctionError` naming the function that needs one."""
+    return _session(caller)
+
+
 def _session(caller: str) -> Session:
     if _active is None:
         raise NotInTrainingFunctionError(
@@ -240,7 +297,7 @@ def report(
     checkpoint_upload_mode: CheckpointUploadMode = CheckpointUploadMode.SYNC,
     delete_local_checkpoint_after_upload: bool | None = None,
     checkpoint_upload_fn: Callable[[Checkpoint, str], Checkpoint] | None = None,
-    validation: object = False,
+    validation: bool | ValidationTaskConfig = False,
 ) -> None:
     """Record metrics: numbers, numpy and torch scalars, booleans, strings, None, dicts and lists of them.
 
@@ -252,16 +309,14 @@ def report(
     the report. SYNC uploads first, ASYNC beside the training (then the local directory is deleted afterwards unless
     told otherwise), NO_UPLOAD takes files that lie in the storage already. `checkpoint_upload_fn(checkpoint, name)`
     uploads by itself and returns where. Raises `UploadError` when an upload failed, also after all retries:
-    what was reported with it is recorded all the same.
+    what was reported with it is recorded all the same. `validation`: the checkpoint is validated once it counts.
     """
     session = _session("report")
+    wish = wished(validation, with_checkpoint=checkpoint is not None, validates=session.validates)
     if checkpoint is None:
-        if validation is not False:
-            raise ValueError("report(validation=…) needs a checkpoint to validate")
-        session.report(metrics)
+        with session.around.context("on_report"):
+            session.report(metrics)
         return
-    if validation is not False:
-        raise NotAvailableError("report(validation=…): this version of runfold validates no checkpoints")
     checkpoint = _checkpoint(checkpoint)
     mode = CheckpointUploadMode(checkpoint_upload_mode)
     is_async = mode is CheckpointUploadMode.ASYNC
@@ -281,8 +336,10 @@ def report(
         name=None if in_place else checkpoint_dir_name,
         upload_fn=None if in_place else checkpoint_upload_fn,
         discard=delete and not in_place,
+        validation=wish,
     )
-    session.report(metrics, files)
+    with session.around.context("on_report"):
+        session.report(metrics, files)
 
 
 def should_checkpoint(*, together: bool = False) -> bool:

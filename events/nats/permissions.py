@@ -95,6 +95,8 @@ def _worker(names: Names) -> Rights:
             f"{prefix}.pool.*.beat",
             f"$O.{names.blobs_bucket}.>",
             *_reading(names.assignments, names.blobs),
+            # Ranks ask which checkpoints there are.
+            f"$JS.API.STREAM.MSG.GET.{names.stream_of(names.status_bucket)}",
         ),
         subscribe=(f"{Role.WORKER.inbox}.>", f"{prefix}.run.*.folded"),
     )

@@ -16,6 +16,9 @@ DATA_VARIABLE: Final = "RUNFOLD_DATA"
 SERVER_VARIABLE: Final = "RUNFOLD_SERVER"
 CONTEXT_VARIABLE: Final = "RUNFOLD_CONTEXT"
 NAMESPACE_VARIABLE: Final = "RUNFOLD_NAMESPACE"
+CALLBACKS_VARIABLE: Final = "RUNFOLD_CALLBACKS"
+WEBHOOK_URL_VARIABLE: Final = "RUNFOLD_WEBHOOK_URL"
+WEBHOOK_SECRET_VARIABLE: Final = "RUNFOLD_WEBHOOK_SECRET"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,8 @@ class Settings:
     """Where things are found, unless an option of the command says otherwise.
 
     `contexts_dir` holds the contexts of the `nats` program; `peer_variables` are the RAY_TRAIN_* variables that are
-    set, and not read by runfold; `no_color` is what NO_COLOR asks for.
+    set, and not read by runfold; `no_color` is what NO_COLOR asks for. `callbacks` are import paths of callbacks that are
+    added to every run; `webhook_url` and `webhook_secret` are for a webhook that is made without arguments.
     """
 
     data_dir: Path
@@ -34,6 +38,9 @@ class Settings:
     peer_variables: tuple[str, ...]
     user: str
     no_color: bool
+    callbacks: tuple[str, ...] = ()
+    webhook_url: str | None = None
+    webhook_secret: str | None = None
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
@@ -49,7 +56,16 @@ def read_settings(environ: Mapping[str, str] | None = None) -> Settings:
         peer_variables=tuple(sorted(name for name in env if name.startswith("RAY_TRAIN_"))),
         no_color=bool(env.get("NO_COLOR")),
         user=_user(env),
+        callbacks=_callbacks(env.get(CALLBACKS_VARIABLE, "")),
+        webhook_url=env.get(WEBHOOK_URL_VARIABLE) or None,
+        webhook_secret=env.get(WEBHOOK_SECRET_VARIABLE) or None,
     )
+
+
+def _callbacks(text: str) -> tuple[str, ...]:
+    """Return import paths as `module:name`; `package.module.Name` is the peer's way to write one."""
+    paths = [path.strip() for path in text.split(",") if path.strip()]
+    return tuple(path if ":" in path else ":".join(path.rsplit(".", 1)) for path in paths)
 
 
 def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:

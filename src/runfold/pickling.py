@@ -9,6 +9,7 @@ import importlib
 import inspect
 import io
 import sysconfig
+from contextlib import ExitStack
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Final, Protocol, cast
@@ -40,15 +41,19 @@ class _CloudPickle(Protocol):
 
 def pickle_function(function: Callable[..., object]) -> bytes:
     """Pickle a function; one that stands in the user's own module by value, with what it uses of that module."""
+    return pickle_object(function, function)
+
+
+def pickle_object(value: object, *whose: object) -> bytes:
+    """Pickle a value; what stands in the user's own modules, those of the functions and classes `whose`, by value."""
     cloudpickle = cast("_CloudPickle", importlib.import_module("cloudpickle"))
-    module = inspect.getmodule(function)
-    if module is None or module.__name__ == "__main__" or _is_installed(module.__file__):
-        return _dumps(cloudpickle, function)
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return _dumps(cloudpickle, function)
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
+    modules = {module.__name__: module for one in whose if (module := inspect.getmodule(one)) is not None}
+    own = [module for name, module in modules.items() if name != "__main__" and not _is_installed(module)]
+    with ExitStack() as stack:
+        for module in own:
+            cloudpickle.register_pickle_by_value(module)
+            stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        return _dumps(cloudpickle, value)
 
 
 def _dumps(cloudpickle: _CloudPickle, function: object) -> bytes:
@@ -67,9 +72,10 @@ def _dumps(cloudpickle: _CloudPickle, function: object) -> bytes:
     return buffer.getvalue()
 
 
-def _is_installed(file: str | None) -> bool:
-    """Say whether a module's file is where every rank has it: in the standard library or among the packages."""
-    if file is None:
+def _is_installed(module: ModuleType) -> bool:
+    """Say whether a module is where every rank has it: in the standard library, among the packages, or our own."""
+    file = getattr(module, "__file__", None)
+    if file is None or module.__name__.partition(".")[0] == "runfold":
         return True
     paths = sysconfig.get_paths()
     return any(Path(file).is_relative_to(paths[name]) for name in ("stdlib", "purelib", "platlib"))

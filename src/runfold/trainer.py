@@ -2,64 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from runfold.blocking import run_blocking
 from runfold.errors import UsageError
-from runfold.events.config import BackendConfig, CheckpointConfig, Config, FailureConfig, ScalingConfig, Timeouts
+from runfold.events.config import BackendConfig, ScalingConfig
 from runfold.events.job import Job
 from runfold.jobs import complete
 from runfold.locate import STORAGE_FOLDER, find
+from runfold.parcels import Parcels, named_callbacks
 from runfold.pickling import pickle_function
 from runfold.progress import progress
 from runfold.result import result_of
 from runfold.run import Order, run_job
+from runfold.runconfig import RunConfig
 from runfold.workers.payload import pickle_any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from os import PathLike
 
-    from runfold.events.base import Json
     from runfold.result import Result
-
-_BLOB_PREFIX: Final = "blob:sha256:"
-
-
-class RunConfig(Config, frozen=True, kw_only=True):
-    """What a run is called, where it keeps things, how it deals with failures.
-
-    `name` names the run (its id is the name and a short suffix), and its directory within `storage_path`: a run that
-    shares both with an earlier one continues it. `storage_path` is a path or any URL that fsspec knows, to which
-    `storage_options` go; with `storage_filesystem`, a filesystem of fsspec, it is a path on that. `env` is set in the
-    ranks; `secret_env` names variables that they take from the supervisor's environment and that are never written
-    down. `data_dir` and `server` say where the service is looked for, instead of RUNFOLD_DATA and RUNFOLD_SERVER.
-    """
-
-    name: str | None = None
-    storage_path: str | PathLike[str] | None = None
-    storage_filesystem: object | None = None
-    storage_options: dict[str, Json] = {}
-    failure_config: FailureConfig = FailureConfig()
-    checkpoint_config: CheckpointConfig = CheckpointConfig()
-    timeouts: Timeouts = Timeouts()
-    env: dict[str, str] = {}
-    secret_env: tuple[str, ...] = ()
-    labels: dict[str, str] = {}
-    metrics_ranks: str = "zero"
-    pool: str = "local"
-    priority: int = 0
-    data_dir: str | PathLike[str] | None = None
-    server: str | None = None
-
-    def __post_init__(self) -> None:
-        for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
-            if not isinstance(getattr(self, name), kind):
-                raise ValueError(f"{name}: must be a {kind.__name__}, not {type(getattr(self, name)).__name__}")
+    from runfold.validation import ValidationConfig
+    from runfold.workers.data import DataConfig
 
 
 class Trainer:
@@ -68,6 +35,10 @@ class Trainer:
     `train_loop_per_worker` is a function of no argument or of the configuration, or a reference: `module:function` or
     `path/file.py:function`. A function is pickled with cloudpickle and sent through the broker's object store; only
     ranks unpickle it.
+
+    `datasets` by name: any sequence, iterable, data frame, Ray dataset, or a callable of no argument that returns one
+    and is called in the ranks; `runfold.get_dataset_shard(name)` there is a rank's share, by `dataset_config`.
+    `validation_config` says how checkpoints are validated that are reported with `validation=`.
     """
 
     def __init__(
@@ -78,18 +49,24 @@ class Trainer:
         scaling_config: ScalingConfig | None = None,
         run_config: RunConfig | None = None,
         backend_config: BackendConfig | None = None,
+        datasets: Mapping[str, object] | None = None,
+        dataset_config: DataConfig | None = None,
+        validation_config: ValidationConfig | None = None,
     ) -> None:
         self._function = train_loop_per_worker
         self._run_config = run_config or RunConfig()
-        self._blob: bytes | None = None
+        self._parcels = parcels = Parcels()
         if isinstance(train_loop_per_worker, str):
             entrypoint = train_loop_per_worker
         else:
             _check_function(train_loop_per_worker)
-            self._blob = pickle_function(train_loop_per_worker)
-            entrypoint = _blob_name(self._blob)
+            entrypoint = parcels.add(pickle_function(train_loop_per_worker))
         given = self._run_config.storage_filesystem
-        self._filesystem = None if given is None else pickle_any(given)
+        self._filesystem = None if given is None else parcels.add(pickle_any(given))
+        self._callbacks = [*named_callbacks(), *self._run_config.callbacks]
+        self._hooks = parcels.hooks(self._run_config.callbacks)
+        self._datasets = parcels.datasets(datasets, dataset_config)
+        self._validation = None if validation_config is None else parcels.validation(validation_config)
         scaling = scaling_config or ScalingConfig()
         self._locally = scaling.max_workers == 0
         if self._locally:
@@ -119,7 +96,12 @@ class Trainer:
         where = find(self._run_config.data_dir, self._run_config.server)
         with progress() as onlooker:
             order = Order(
-                job=self._job, where=where, onlooker=onlooker, say=_say, blobs=self._blobs(), keep_returned=True
+                job=self._job,
+                where=where,
+                onlooker=onlooker,
+                say=_say,
+                blobs=tuple(self._parcels.blobs),
+                keep_returned=True,
             )
             outcome = run_blocking(run_job(order))
         result = result_of(outcome.state, blob=outcome.returned, where=where)
@@ -127,9 +109,6 @@ class Trainer:
             result.error.result = result
             raise result.error
         return result
-
-    def _blobs(self) -> tuple[bytes, ...]:
-        return tuple(blob for blob in (self._blob, self._filesystem) if blob is not None)
 
     def _make_job(
         self,
@@ -151,7 +130,10 @@ class Trainer:
             "storage_path": None if given.storage_path is None else str(given.storage_path),
             "storage_name": given.name,
             "storage_options": given.storage_options,
-            "storage_filesystem": None if self._filesystem is None else _blob_name(self._filesystem),
+            "storage_filesystem": self._filesystem,
+            "validation": self._validation,
+            "hooks": self._hooks,
+            "datasets": self._datasets,
             "metrics_ranks": given.metrics_ranks,
             "pool": given.pool,
             "env": given.env,
@@ -161,10 +143,6 @@ class Trainer:
             "priority": given.priority,
         }
         return complete(fields)
-
-
-def _blob_name(blob: bytes) -> str:
-    return _BLOB_PREFIX + hashlib.sha256(blob).hexdigest()
 
 
 def _check_function(function: object) -> None:

@@ -1,0 +1,102 @@
+"""What a job's user code travels in: pickled, named by digest, put on the broker before the job is published."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, cast
+
+from runfold.config import read_settings
+from runfold.errors import UsageError
+from runfold.events.config import HooksConfig, ValidationSpec
+from runfold.pickling import pickle_object
+from runfold.workers.callbacks import Callback, gates_of, in_ranks
+from runfold.workers.data import DataConfig
+from runfold.workers.given import packed_arguments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from runfold.validation import ValidationConfig
+
+BLOB_PREFIX: Final = "blob:sha256:"
+DATASETS_MAX_BYTES: Final = 128 * 1024 * 1024
+
+
+class Parcels:
+    """The blobs of one job."""
+
+    def __init__(self) -> None:
+        self.blobs: list[bytes] = []
+
+    def add(self, blob: bytes) -> str:
+        """Take a blob along and return how a job names it."""
+        self.blobs.append(blob)
+        return BLOB_PREFIX + hashlib.sha256(blob).hexdigest()
+
+    def hooks(self, callbacks: Sequence[object]) -> HooksConfig:
+        """Return how callbacks are called where the run is: those given, after those of RUNFOLD_CALLBACKS."""
+        named = [(name, load_callback(name)) for name in read_settings().callbacks]
+        everyone = [*(callback for _, callback in named), *callbacks]
+        gates, ranks = gates_of(everyone), in_ranks(everyone)
+        if not gates and not ranks:
+            return HooksConfig()
+        names = [name for name, _ in named]
+        if callbacks:
+            names.append(self.add(pickle_object(list(callbacks), *(type(callback) for callback in callbacks))))
+        return HooksConfig(callbacks=tuple(names), gates=gates, in_ranks=ranks)
+
+    def datasets(self, datasets: Mapping[str, object] | None, config: DataConfig | None) -> str | None:
+        """Return how the job names its data sets; None when it has none."""
+        if not datasets:
+            return None
+        given = {name: _portable(data) for name, data in datasets.items()}
+        whose: list[object] = [data if callable(data) else type(data) for data in given.values()]
+        blob = pickle_object((given, config or DataConfig()), *whose)
+        if len(blob) > DATASETS_MAX_BYTES:
+            raise UsageError(
+                f"datasets: {len(blob)} bytes when pickled, over datasets_max_bytes ({DATASETS_MAX_BYTES}); give a "
+                "callable of no argument, which is called in the ranks and returns the data"
+            )
+        return self.add(blob)
+
+    def validation(self, config: ValidationConfig) -> ValidationSpec:
+        """Return how the job says that checkpoints are validated."""
+        from runfold.pickling import pickle_function
+
+        return ValidationSpec(
+            entrypoint=config.fn if isinstance(config.fn, str) else self.add(pickle_function(config.fn)),
+            arguments=packed_arguments(config.task_config.fn_kwargs),
+            timeout_s=config.task_config.timeout_s,
+            max_concurrent=config.max_concurrent,
+            resources=config.resources,
+        )
+
+
+def _portable(data: object) -> object:
+    """Return data that can travel: what can be gone over only once is, here; a Ray dataset's rows are taken."""
+    if isinstance(data, Iterator):
+        return list(cast("Iterator[object]", data))
+    if type(data).__module__.startswith("ray.data"):
+        rows: Callable[[], Iterable[object]] | None = getattr(data, "iter_rows", None)
+        return data if rows is None else list(rows())
+    return data
+
+
+def named_callbacks() -> list[object]:
+    """Return the callbacks that RUNFOLD_CALLBACKS names."""
+    return [load_callback(name) for name in read_settings().callbacks]
+
+
+def load_callback(name: str) -> Callback:
+    """Return the callback of an import path, made without arguments; raise `UsageError` when it cannot be had."""
+    module, _, attribute = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(module), attribute)
+        made = found() if isinstance(found, type) else found
+    except (ImportError, AttributeError, TypeError) as error:
+        raise UsageError(f"the callback {name} cannot be loaded: {error}") from error
+    if not isinstance(made, Callback):
+        raise UsageError(f"the callback {name} is no runfold.Callback but {type(made).__name__}")
+    return made

@@ -1,0 +1,52 @@
+"""What a run is called and how it is treated: the part of a trainer's arguments that is not the training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike
+
+from runfold.events.base import Json
+from runfold.events.config import CheckpointConfig, Config, FailureConfig, Timeouts
+from runfold.workers.callbacks import Callback
+
+
+class RunConfig(Config, frozen=True, kw_only=True):
+    """What a run is called, where it keeps things, how it deals with failures.
+
+    `name` names the run (its id is the name and a short suffix), and its directory within `storage_path`: a run that
+    shares both with an earlier one continues it. `storage_path` is a path or any URL that fsspec knows, to which
+    `storage_options` go; with `storage_filesystem`, a filesystem of fsspec, it is a path on that. `env` is set in the
+    ranks; `secret_env` names variables that they take from the supervisor's environment and that are never written
+    down. `data_dir` and `server` say where the service is looked for, instead of RUNFOLD_DATA and RUNFOLD_SERVER.
+
+    `callbacks` are told of the run, here, and called in its ranks and its hook process, after those that
+    RUNFOLD_CALLBACKS names; one whose hooks have raised `callback_failure_limit` times is told no more.
+    """
+
+    name: str | None = None
+    storage_path: str | PathLike[str] | None = None
+    storage_filesystem: object | None = None
+    storage_options: dict[str, Json] = {}
+    failure_config: FailureConfig = FailureConfig()
+    checkpoint_config: CheckpointConfig = CheckpointConfig()
+    callbacks: Sequence[object] = ()
+    callback_failure_limit: int = 3
+    timeouts: Timeouts = Timeouts()
+    env: dict[str, str] = {}
+    secret_env: tuple[str, ...] = ()
+    labels: dict[str, str] = {}
+    metrics_ranks: str = "zero"
+    pool: str = "local"
+    priority: int = 0
+    data_dir: str | PathLike[str] | None = None
+    server: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
+            if not isinstance(getattr(self, name), kind):
+                raise ValueError(f"{name}: must be a {kind.__name__}, not {type(getattr(self, name)).__name__}")
+        for callback in self.callbacks:
+            if not isinstance(callback, Callback):
+                raise ValueError(f"callbacks: each must be a runfold.Callback, not {type(callback).__name__}")
+        if self.callback_failure_limit < 1:
+            raise ValueError(f"callback_failure_limit: must be at least 1, not {self.callback_failure_limit}")
