@@ -63,7 +63,8 @@ async def read_log(log: Log, run: str) -> History:
     """Return the history in a run's live log as far as it goes now; without links when the log is empty."""
     name = f"the log of {run}"
     raws = [Raw(data=stored.data, where=Where(file=name, sequence=stored.sequence)) async for stored in log.read()]
-    linked = link_up(raws, run)
+    with _without_collector():
+        linked = link_up(raws, run)
     return History(target=run, kind="stream", run=run, links=linked.links, strays=linked.strays, damages=linked.damages)
 
 
