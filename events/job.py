@@ -127,6 +127,7 @@ def _check(job: Job) -> None:
     for name in ("pool", *job.secret_env, *job.env):
         if not name or any(c in name for c in "=\x00"):
             raise Refused("$.env", f"{name!r} is no name of an environment variable")
+    _refuse_nul(job)
     for field, given in (("name", job.name), ("storage_name", job.storage_name)):
         if given is not None and not _DIRECTORY.fullmatch(given):
             raise Refused(f"$.{field}", f"{given!r} is no name: it becomes a directory, so no '/', no '.' first")
@@ -135,6 +136,15 @@ def _check(job: Job) -> None:
             raise Refused(f"$.{field}", f"{given!r} is no blob:sha256:<digest>")
     if not RUN_ID.fullmatch(job.pool):
         raise Refused("$.pool", f"{job.pool!r} is no pool name: lower-case letters, digits and '-'")
+
+
+def _refuse_nul(job: Job) -> None:
+    """No path and no variable can hold one: the kernel's strings end there."""
+    paths = {"working_dir": job.working_dir, "storage_path": job.storage_path}
+    values = {f"env.{name}": value for name, value in job.env.items()}
+    for field, given in (paths | values).items():
+        if given is not None and "\x00" in given:
+            raise Refused(f"$.{field}", "holds a NUL character, which no path or variable can")
 
 
 def _entrypoints(job: Job) -> tuple[tuple[str, str], ...]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 import types
 import typing
+from collections.abc import Iterable
 from typing import Final, TypeVar, cast
 
 import msgspec
+
+from runfold.events.limits import REFUSAL_PATH_MAX_CHARS, REFUSAL_REASON_MAX_CHARS, REQUEST_DEPTH_MAX_COUNT
 
 T = TypeVar("T")
 _AT: Final = re.compile(r"(?P<what>.*?) - at `(?P<path>[^`]*)`$", re.DOTALL)
@@ -18,12 +21,20 @@ _FIELD_FIRST: Final = re.compile(r"(?P<field>[a-z_]+): (?P<what>.*)", re.DOTALL)
 
 
 class Refused(ValueError):
-    """A request that cannot be taken: `path` of the offender and the reason, in words a person can act on."""
+    """A request that cannot be taken: `path` of the offender and the reason, in words a person can act on.
+
+    Both quote what a stranger sent, and are cut: whoever records a refusal must not fail at its size.
+    """
 
     def __init__(self, path: str, reason: str) -> None:
-        self.path = path
-        self.reason = reason
-        super().__init__(f"{path}: {reason}")
+        self.path = _cut(path, REFUSAL_PATH_MAX_CHARS)
+        self.reason = _cut(reason, REFUSAL_REASON_MAX_CHARS)
+        super().__init__(f"{self.path}: {self.reason}")
+
+
+def _cut(text: str, limit: int) -> str:
+    """Return `text` with its middle left out when it is over the limit: what is wrong stands at its end."""
+    return text if len(text) <= limit else f"{text[: limit // 2]} … {text[-(limit // 2) :]}"
 
 
 def decode_strict(data: bytes, kind: type[T]) -> T:
@@ -37,8 +48,25 @@ def decode_strict(data: bytes, kind: type[T]) -> T:
         raise Refused("$", f"not JSON: {error}") from None
     except RecursionError:
         raise Refused("$", "nested too deeply") from None
+    _refuse_deep(raw)
     refuse_unknown(raw, kind, "$")
     return value
+
+
+def _refuse_deep(raw: object) -> None:
+    """Raise `Refused` for a value that nests deeper than every reader of the log can follow, whatever its own stack."""
+    level: list[object] = [raw]
+    for _ in range(REQUEST_DEPTH_MAX_COUNT + 1):
+        level = [inner for value in level for inner in _inside(value)]
+        if not level:
+            return
+    raise Refused("$", f"nested deeper than request_depth_max_count ({REQUEST_DEPTH_MAX_COUNT} levels)")
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
 
 
 def _refusal(text: str) -> Refused:

@@ -43,6 +43,9 @@ def published(**fields: object) -> bytes:
         (published(v=2), "$.v", "2"),
         (published(pool="a.b"), "$.pool", "no pool name"),
         (published(env={"A=B": "x"}), "$.env", "environment variable"),
+        (published(env={"A": "x\0y"}), "$.env.A", "NUL"),
+        (published(working_dir="/a\0b"), "$.working_dir", "NUL"),
+        (published(storage_path="\0"), "$.storage_path", "NUL"),
         (published(config={"x": "y" * JOB_MAX_BYTES}), "$", "job_max_bytes"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from runfold.events.limits import REFUSAL_PATH_MAX_CHARS, REFUSAL_REASON_MAX_CHARS, REQUEST_DEPTH_MAX_COUNT
 from runfold.events.requests import AbortRun, AnyRequest, ResizeRun
 from runfold.events.strict import Refused, decode_strict, refuse_unknown
 
@@ -56,6 +57,26 @@ def test_what_is_free_stays_free_and_none_is_none() -> None:
 def test_what_is_nested_without_end_is_refused() -> None:
     with pytest.raises(Refused, match="nested too deeply"):
         decode_strict(b'{"free": ' + b"[" * 100_000, object)
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a": ', b"}")])
+def test_what_a_reader_with_less_stack_could_not_follow_is_refused(opening: bytes, closing: bytes) -> None:
+    def nested(levels: int) -> bytes:
+        return opening * levels + b"1" + closing * levels
+
+    assert decode_strict(nested(REQUEST_DEPTH_MAX_COUNT), object)
+    for levels in (REQUEST_DEPTH_MAX_COUNT + 1, 500, 900):
+        with pytest.raises(Refused, match="request_depth_max_count"):
+            decode_strict(nested(levels), object)
+
+
+def test_a_refusal_quotes_no_more_than_it_may() -> None:
+    with pytest.raises(Refused) as found:
+        decode_strict(msgspec.json.encode({"two" * 100_000: 1}), Outer)
+    assert len(found.value.path) <= REFUSAL_PATH_MAX_CHARS + 3
+    long = Refused("$.name", "'" + "n" * 100_000 + "' is no name")
+    assert len(long.reason) <= REFUSAL_REASON_MAX_CHARS + 3
+    assert long.reason.endswith("is no name")
 
 
 def test_of_a_union_the_tagged_one_counts() -> None:
