@@ -58,7 +58,7 @@ def list_archives(data_dir: str | Path) -> tuple[LastManifest, ...]:
 
 def named_blobs(history: History) -> tuple[str, ...]:
     """Return the digests (SHA-256, hex) of the blobs that a history's entries name, in order of first mention."""
-    found = {_bare(name): None for entry in history.entries for name in _names(entry)}
+    found = {_bare(name): None for entry in history.telling for name in _names(entry)}
     return tuple(name for name in found if len(name) == 64)
 
 
@@ -191,7 +191,7 @@ def _write_output(store: Store, output: RankOutput) -> ArchivedOutput:
 def _end(history: History) -> LastManifest | None:
     """Return what the log says of its run's end, the archive's own part left out; None while the run goes on."""
     name, attempts, ended = "", 0, None
-    for entry in history.entries:
+    for entry in history.telling:
         for transition in entry.transitions:
             if isinstance(transition, RunAccepted):
                 name = transition.job.name or ""

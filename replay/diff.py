@@ -174,7 +174,7 @@ _COURSE = (
 
 
 def _course(history: History) -> list[tuple[Entry, AnyTransition]]:
-    return [(entry, item) for entry in history.entries for item in entry.transitions if isinstance(item, _COURSE)]
+    return [(entry, item) for entry in history.telling for item in entry.transitions if isinstance(item, _COURSE)]
 
 
 _DETAILS = frozenset({"reason", "cause", "limit", "spent", "deadline_t", "not_before_t", "manifest_digest", "id", "by"})

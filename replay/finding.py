@@ -32,7 +32,7 @@ class Evidence:
     @cached_property
     def transitions(self) -> tuple[tuple[Entry, AnyTransition], ...]:
         """Every transition with its entry, in order."""
-        return tuple((entry, item) for entry in self.history.entries if entry.transitions for item in entry.transitions)
+        return tuple([(entry, item) for entry in self.history.telling for item in entry.transitions])
 
 
 Check = Callable[[Evidence], Iterator[Finding]]

@@ -106,7 +106,7 @@ def _ends(history: History) -> dict[int, str]:
     """Return how each attempt ended, in words."""
     ends: dict[int, str] = {}
     attempt = 0
-    for entry in history.entries:
+    for entry in history.telling:
         for item in entry.transitions:
             match item:
                 case AttemptStarted():
@@ -123,6 +123,6 @@ def _ends(history: History) -> dict[int, str]:
 def _ended(history: History) -> bool:
     return any(
         isinstance(item, StateChanged) and end_name(item.to_state)
-        for entry in history.entries
+        for entry in history.telling
         for item in entry.transitions
     )

@@ -8,18 +8,22 @@ believed, and the break is remembered with its entry and byte range.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from functools import cached_property
+from typing import Final, Literal
 
 import msgspec
 
 from runfold.events.base import Value
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry
+from runfold.events.facts import Reported
 from runfold.events.limits import ENTRY_MAX_BYTES
 from runfold.events.state import RunState
 from runfold.events.transitions import EndName, StateName
 from runfold.replay.errors import CannotRead
 
 Kind = Literal["stream", "file", "archive"]
+_REPORTS: Final[frozenset[type]] = frozenset({Reported})
+
 Flaw = Literal["gap", "break", "truncated", "head", "foreign", "segment", "manifest", "blob", "output"]
 
 
@@ -86,7 +90,7 @@ class KnownSnapshot(Value, frozen=True, kw_only=True):
     state: RunState
 
 
-class History(msgspec.Struct, frozen=True, kw_only=True):
+class History(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """What was read of a run, believed (`links`) and not (`strays`, `damages`)."""
 
     target: str
@@ -102,10 +106,16 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         # asyncio puts the result of what it ran into words: those of a long log would take seconds.
         return f"<{self.kind} {self.target!r}: {len(self.links)} entries of {self.run!r}>"
 
-    @property
+    @cached_property
     def entries(self) -> tuple[Entry, ...]:
         """The entries, in order."""
         return tuple([link.entry for link in self.links])
+
+    @cached_property
+    def telling(self) -> tuple[Entry, ...]:
+        """The entries that hold more than reports: few, in a long run."""
+        alone = _REPORTS.issuperset
+        return tuple([entry for entry in self.entries if entry.transitions or not alone(map(type, entry.inputs))])
 
     @property
     def head(self) -> Head:
@@ -176,8 +186,9 @@ def link_up(raws: Iterable[Raw], run: str | None = None) -> Linked:
         digest = hash_entry(raw.data)
         if entry.n == n and entry.prev == prev and (run is None or entry.run == run):
             links.append(Link(entry=entry, data=raw.data, hash=digest, where=raw.where))
-            strays.extend(map(_stray, tail))
-            tail.clear()
+            if tail:
+                strays.extend(map(_stray, tail))
+                tail.clear()
             run = entry.run
             n, prev = n + 1, digest
         else:

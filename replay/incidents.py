@@ -139,10 +139,11 @@ class _Seen:
         if isinstance(item, RunnerReady):
             self.clocks.hear(entry, item)
         delay_s = entry.t - self.clocks.when(entry, item)
-        late = self.open.get(item.source)
         if delay_s <= self.late_s:
-            self.open.pop(item.source, None)
+            if self.open:
+                self.open.pop(item.source, None)
             return
+        late = self.open.get(item.source)
         if late is None:
             late = self.open[item.source] = _Late(entry, item.source)
             self.heard.append(late)

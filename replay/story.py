@@ -132,8 +132,9 @@ def story(history: History) -> Story:
 
 def _told(history: History) -> _Told:
     told = _Told()
-    for entry in history.entries:
-        told.reports += sum(1 for item in entry.inputs if type(item) is Reported)
+    told.reports = sum([len(entry.inputs) for entry in history.entries])
+    for entry in history.telling:
+        told.reports -= sum([type(item) is not Reported for item in entry.inputs])
         for transition in entry.transitions:
             match transition:
                 case RunAccepted(job=job, warnings=warnings):

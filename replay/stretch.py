@@ -27,12 +27,14 @@ class ReportStretch:
         """Take a report of an entry."""
         if self.rank is not None and report.rank != self.rank:
             return
-        if not self.count:
-            self.first = entry
-        self.last = entry
         step = report.index if report.step is None else report.step
-        self.low = min(step, self.low) if self.count else step
-        self.high = max(step, self.high) if self.count else step
+        if not self.count:
+            self.first, self.low, self.high = entry, step, step
+        elif step > self.high:
+            self.high = step
+        elif step < self.low:
+            self.low = step
+        self.last = entry
         self.count += 1
         self.ranks.add(report.rank)
         if report.metrics and report.rank in (0, self.rank):

@@ -42,7 +42,7 @@ def timeline(
 
     Rows keep their numbers whichever are left out.
     """
-    rows = _numbered(arranged(_folded(RowMaker(history.entries, rank).all()), history.entries))
+    rows = _numbered(arranged(_folded(RowMaker(history.entries, rank, history.telling).all()), history.telling))
     kept = (row for row in rows if _wanted(row, attempt, rank, since_t))
     return Timeline(
         run=history.run,
@@ -74,10 +74,10 @@ def with_gaps(rows: Iterator[Row], until: float = 0.0) -> Iterator[Row]:
 class RowMaker:
     """The rows of entries in the order of the log, before anything is folded, moved or left out."""
 
-    def __init__(self, entries: Sequence[Entry], rank: int | None) -> None:
+    def __init__(self, entries: Sequence[Entry], rank: int | None, telling: Sequence[Entry] = ()) -> None:
         self.entries = entries
         self.rank = rank
-        self.targets = _targets(entries)
+        self.targets = _targets(telling)
         self.target_entries = {n for n, _, _ in self.targets}
         self.told: set[tuple[int, int]] = set()
         self.attempt: int | None = None
