@@ -23,10 +23,10 @@ def metrics_text(metrics: Mapping[str, Json]) -> str:
     return " ".join(f"{name}={value_text(unpack(value))}" for name, value in metrics.items())
 
 
-def value_text(value: Json) -> str:
+def value_text(value: Json, chars_max: int = VALUE_CHARS_MAX) -> str:
     """Return a value for people: floats with four significant digits, long ones cut."""
     text = f"{value:.4g}" if isinstance(value, float) else str(value)
-    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
+    return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
 def ending_text(state: RunState) -> str:

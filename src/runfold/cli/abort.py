@@ -9,7 +9,7 @@ import typer
 
 from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, print_text
 from runfold.events.requests import AbortRun
 from runfold.ids import new_request_id
 from runfold.locate import find
@@ -34,4 +34,4 @@ def command(
     if output == "json":
         print_json({"run": run, "request": request.id, "answer": answer})
     else:
-        print(f"{run}: {answer}")
+        print_text(f"{run}: {answer}")

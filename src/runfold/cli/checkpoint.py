@@ -6,7 +6,7 @@ import asyncio
 
 from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, print_text
 from runfold.events.requests import CheckpointNow
 from runfold.ids import new_request_id
 from runfold.locate import find
@@ -29,4 +29,4 @@ def command(
     if output == "json":
         print_json({"run": run, "request": request.id, "answer": answer})
     else:
-        print(f"{run}: {answer}")
+        print_text(f"{run}: {answer}")

@@ -78,12 +78,12 @@ def check_nodes(nodes: int) -> None:
 
 def say(text: str) -> None:
     """Tell a person something beside the command's own output."""
-    print(text, file=sys.stderr)
+    # Loaded only when there is something to say.
+    from runfold.cli.show import print_text
+
+    print_text(text, sys.stderr)
 
 
 def say_error(text: str) -> None:
     """Print an error: its first line first, details after it."""
-    first, _, details = text.partition("\n")
-    print(f"runfold: {first}", file=sys.stderr)
-    if details:
-        print(details, file=sys.stderr)
+    say(f"runfold: {text}")

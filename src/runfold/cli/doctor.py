@@ -8,7 +8,7 @@ from typing import Final
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, print_text
 from runfold.errors import EXIT_FINDINGS
 from runfold.health import examine
 from runfold.locate import find
@@ -29,6 +29,6 @@ def command(
     else:
         for check in checks:
             advice = f"; {check.advice}" if check.advice else ""
-            print(f"{_MARKS[check.verdict]}  {check.what}: {check.found}{advice}")
+            print_text(f"{_MARKS[check.verdict]}  {check.what}: {check.found}{advice}")
     if any(check.verdict != "ok" for check in checks):
         raise typer.Exit(EXIT_FINDINGS)

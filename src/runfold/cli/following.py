@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from runfold.cli.replaying import look, show_json, show_lines
 from runfold.cli.running import exit_code_for
+from runfold.cli.show import print_text
 from runfold.client import open_client
 from runfold.events.fold import fold_all
 from runfold.follow import follow_run
@@ -49,7 +50,7 @@ def _tell(history: History, *, as_json: bool, full: bool) -> None:
             show_json(row)
         return
     show_lines(render_story(story(history), look(full=full)))
-    print()
+    print_text("")
     show_lines(render_timeline(rows if full else on_screen(rows), look(full=full)))
     sys.stdout.flush()
 
@@ -103,6 +104,6 @@ async def _follow(client: Client, history: History, *, as_json: bool, full: bool
     if not as_json and state.n >= len(history.links):
         whole = await live_history(client, history.run)
         if whole is not None:
-            print()
+            print_text("")
             show_lines(render_story(story(whole), look(full=full)))
     return exit_code_for(state.phase)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json, table
+from runfold.cli.show import print_json, print_text, table
 from runfold.events.refusal import JobRefused
 from runfold.explain import metrics_text, value_text
 from runfold.locate import find
@@ -14,6 +14,8 @@ from runfold.runs import find_status
 
 if TYPE_CHECKING:
     from runfold.events.status import Status
+
+MESSAGE_CHARS_MAX: Final = 400
 
 
 def command(
@@ -28,9 +30,9 @@ def command(
     if output == "json":
         print_json(found)
     elif isinstance(found, JobRefused):
-        print(f"job-{found.sequence} was refused at {found.at}: {found.path}: {found.reason}\n{found.excerpt}")
+        print_text(f"job-{found.sequence} was refused at {found.at}: {found.path}: {found.reason}\n{found.excerpt}")
     else:
-        print(status_text(found))
+        print_text(status_text(found))
 
 
 def status_text(status: Status) -> str:
@@ -43,7 +45,8 @@ def status_text(status: Status) -> str:
     if status.error is not None:
         who = f"rank {status.error.rank}" if status.error.rank is not None else f"node {status.error.node}"
         where = f" at {status.error.where}" if status.error.where else ""
-        lines.append(f"  first cause: {who}, {status.error.kind}: {status.error.type}: {status.error.message}{where}")
+        message = value_text(status.error.message.partition("\n")[0], MESSAGE_CHARS_MAX)
+        lines.append(f"  first cause: {who}, {status.error.kind}: {status.error.type}: {message}{where}")
     if status.metrics:
         lines.append(f"  metrics: {metrics_text(status.metrics)}")
     if status.return_value is not None:

@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json_line
+from runfold.cli.show import print_json_line, print_text
 from runfold.events.nats.output import follow_output, read_output
 from runfold.events.output import OutputBatch, OutputRecord, records
 from runfold.locate import find
@@ -75,7 +75,7 @@ class Printer:
 
     def _note(self, batch: OutputBatch, text: str) -> None:
         if not self._as_json:
-            print(f"{batch.attempt}.{batch.rank}  {text}")
+            print_text(f"{batch.attempt}.{batch.rank}  {text}")
 
     def _print(self, record: OutputRecord) -> None:
         if self._as_json:

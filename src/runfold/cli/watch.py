@@ -11,7 +11,7 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.running import exit_code_for
-from runfold.cli.show import print_json_line, safe_text
+from runfold.cli.show import print_json_line, print_text
 from runfold.client import open_client
 from runfold.controller.status import status
 from runfold.errors import NotFoundError
@@ -108,7 +108,7 @@ def _tell(history: History, stream: TextIO, as_json: bool) -> RunState:
 
 def _end(state: RunState, stream: TextIO, as_json: bool) -> int:
     if not as_json:
-        print(f"\n{safe_text(ending_text(state))}", file=stream)
+        print_text(f"\n{ending_text(state)}", stream)
     return exit_code_for(state.phase)
 
 
