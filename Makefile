@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench wheel-test clean
+.PHONY: help setup demo test simulate lint bench wheel-test clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,10 @@ demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, bre
 # Two at a time: tests that start brokers and processes stay steady on two cores. A file's tests share a process.
 test: lint  ## Lint, type-check, then run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+simulate: $(VENV)/.installed-dev  ## Play SEEDS=1000 seeds of all scenarios, or one with SCENARIO= and SEED= and all that happens in it
+	$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),1000) \
+	  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
 
 lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public API, import contracts
 	$(BIN)/ruff check .

@@ -1,0 +1,282 @@
+"""The promises, held against what came of a play. `broken` returns, in words, what does not hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from runfold.controller.status import status as status_of
+from runfold.events.assignment import Assignment
+from runfold.events.facts import Fact, FactMessage, RankReturned, Reported
+from runfold.events.fold import fold_all
+from runfold.events.requests import Join, Request
+from runfold.events.state import Finished, RunState
+from runfold.events.transitions import AttemptStarted, FailureDecided, RequestAccepted, RequestRefused, StateChanged
+from runfold.replay.audit import audit
+from runfold.replay.history import History, KnownHead
+from runfold.replay.verify import verify
+from support.sim.play import Outcome
+from support.sim.reasons import unexplained, was_late
+
+Findings = Iterator[str]
+ENDS: Final = ("finished", "errored", "aborted")
+_assignments: Final = msgspec.json.Decoder(Assignment)
+_messages: Final = msgspec.json.Decoder(FactMessage)
+
+
+def broken(outcome: Outcome) -> list[str]:
+    """Return every promise that does not hold."""
+    found = [*outcome.world.truth.violations, *no_crashes(outcome)]
+    for name in outcome.scenario.holds:
+        found += [f"{name}: {finding}" for finding in IN_SOME[name](outcome)]
+    for run, history in outcome.histories.items():
+        if run not in outcome.world.truth.damaged:
+            found += [
+                f"{check.__name__}: {run}: {finding}" for check in ALWAYS for finding in check(outcome, run, history)
+            ]
+    return found
+
+
+def no_crashes(outcome: Outcome) -> Findings:
+    """No error of ours ended, or was caught and logged."""
+    for task, error in outcome.world.crashes:
+        yield f"crashed: {task}: {error!r}"
+    for facts in outcome.world.truth.sources:
+        if facts.crashed is not None:
+            yield f"crashed: {facts.source} about {facts.run}: {facts.crashed!r}"
+
+
+# --- of every run
+
+
+def ends(outcome: Outcome, run: str, history: History) -> Findings:
+    """Once all is calm every run comes to its end, and nobody owns it any more (progress)."""
+    status = outcome.statuses[run]
+    state = folded(history) if history.links else None
+    if state is None or not state.terminal:
+        yield f"it has not ended: {state.phase if state is not None else 'no entry'}"
+    if status is not None and status.quarantined is not None:
+        yield f"quarantined: {status.quarantined}"
+    if run in outcome.world.broker.owners():
+        yield "its key is still there"
+    if outcome.world.broker.jobs.refused or outcome.world.broker.jobs.waiting:
+        yield "a job was refused, or is still in the queue"
+
+
+def stands(outcome: Outcome, run: str, history: History) -> Findings:
+    """Every entry that was acknowledged stands, in the same place, byte for byte; and nothing else (promises 1, 3)."""
+    if [link.data for link in history.links] != outcome.world.truth.logs.get(run, []):
+        yield "what was appended is not what stands"
+    for damage in history.damages:
+        yield f"damage: {damage.what}"
+
+
+def audits(outcome: Outcome, run: str, history: History) -> Findings:
+    """The audit is clean: one writer, monotone attempts, legal edges, exact budgets, terminal final, no stale voice."""
+    if not history.links:
+        return
+    known = [KnownHead(kept_by="test", head=history.head)]
+    for finding in audit(history.with_heads(*known)).findings:
+        if finding.rule != "strays" or "stray_in_log" not in outcome.scenario.trouble:
+            yield f"{finding.rule}: {finding}"
+
+
+def verifies(outcome: Outcome, run: str, history: History) -> Findings:
+    """The same decider decides the same again."""
+    if history.links:
+        report = verify(history)
+        if report.divergences or report.stopped_by:
+            yield f"{report.stopped_by or report.first}"
+
+
+def shown_in_order(outcome: Outcome, run: str, history: History) -> Findings:
+    """Assignments only ever get newer; the last one says that the run is over."""
+    shown = [_assignments.decode(data) for data in outcome.world.truth.assignments.get(run, [])]
+    for before, after in pairwise(shown):
+        # Another life may say the same again.
+        if after != before and not after.newer_than(before):
+            yield f"assignment ({after.epoch}, {after.n}) was written over ({before.epoch}, {before.n})"
+    if not shown or shown[-1].want != "gone":
+        yield "the last assignment does not say gone"
+
+
+def status_tells_the_log(outcome: Outcome, run: str, history: History) -> Findings:
+    """The last status is the one of the folded log."""
+    status = outcome.statuses[run]
+    if run in outcome.world.truth.statuses_lost:
+        return  # written, and gone with the broker before it was on the disk: nobody writes it again after the end
+    if not history.links or status is None:
+        yield "there is none"
+        return
+    expected = status_of(folded(history), history.head, history.entries[0].at)
+    if (status.state, status.attempt, status.budgets, status.head) != (
+        expected.state,
+        expected.attempt,
+        expected.budgets,
+        expected.head,
+    ):
+        yield f"the status says {status.state} of attempt {status.attempt}, the log {expected.state}"
+
+
+def once(outcome: Outcome, run: str, history: History) -> Findings:
+    """One attempt spends at most one unit; units spent are those in the log; the end is the last thing decided."""
+    transitions = [item for entry in history.entries for item in entry.transitions]
+    attempts = [item.attempt for item in transitions if isinstance(item, AttemptStarted)]
+    if attempts != list(range(1, len(attempts) + 1)):
+        yield f"attempts {attempts}"
+    decided = [item for item in transitions if isinstance(item, FailureDecided)]
+    spent = [item for item in decided if item.budget is not None and item.decision == "retry"]
+    for attempt, units in Counter(item.failure.attempt for item in spent).items():
+        if units > 1:
+            yield f"attempt {attempt} spent {units} units"
+    budgets = folded(history).budgets if history.links else {}
+    for budget, units in Counter(item.budget for item in spent).items():
+        if budget is not None and budgets[budget].spent != units:
+            yield f"budget {budget}: {budgets[budget].spent} spent, but {units} decided"
+    end = [k for k, item in enumerate(transitions) if isinstance(item, StateChanged) and item.to_state in ENDS]
+    if end and end != [len(transitions) - 1]:
+        yield "something was decided after the end"
+    for (who, attempt, rank), times in outcome.world.truth.entered.items():
+        if who == run and times > 1:
+            yield f"rank {rank} of attempt {attempt} entered user code {times} times"
+
+
+def reports_folded_once(outcome: Outcome, run: str, history: History) -> Findings:
+    """Each rank's reports are in the log once, in order, without a hole; all of them, where it returned in time."""
+    seen: dict[tuple[int, int], list[int]] = {}
+    returned: dict[tuple[int, int], int] = {}
+    for entry in history.entries:
+        for item in entry.inputs:
+            if isinstance(item, Reported):
+                seen.setdefault((item.attempt, item.rank), []).append(item.index)
+            elif isinstance(item, RankReturned):
+                returned[item.attempt, item.rank] = item.reports
+    for (attempt, rank), indexes in seen.items():
+        if indexes != list(range(len(indexes))) or len(indexes) > outcome.world.truth.reported[run, attempt, rank]:
+            yield f"reports of rank {rank} of attempt {attempt}: {indexes}"
+    for who, count in returned.items():
+        folded_count = len(seen.get(who, []))
+        if folded_count != count:
+            yield f"rank {who[1]} of attempt {who[0]} returned after {count} reports, {folded_count} are folded"
+
+
+def nothing_passed_over(outcome: Outcome, run: str, history: History) -> Findings:
+    """What the inbox held up to the cursor is in the log: every fact of a source that had joined, every request."""
+    truth = outcome.world.truth
+    if run in truth.inboxes_lost or not history.links:
+        return
+    inputs = [item for entry in history.entries for item in entry.inputs]
+    facts = {(item.source, item.incarnation, item.number) for item in inputs if isinstance(item, Fact)}
+    requests = {item.id for item in inputs if isinstance(item, Request)}
+    state = folded(history)
+    cursor = state.cursor[1] if state.cursor is not None else 0
+    for said in truth.inboxes.get(run, []):
+        if said.message.sequence > cursor:
+            continue
+        if ".fact." in said.message.subject:
+            for fact in _messages.decode(said.message.data).facts:
+                if (fact.source, fact.incarnation, fact.number) not in facts:
+                    yield f"message {said.message.sequence}: fact {fact.number} of {fact.source} was passed over"
+        elif _id_of(said.message.data) not in requests:
+            yield f"message {said.message.sequence}: request {_id_of(said.message.data)} was passed over"
+
+
+def requests_answered_once(outcome: Outcome, run: str, history: History) -> Findings:
+    """Every request in the log is answered, and once."""
+    asked = {
+        item.id
+        for entry in history.entries
+        for item in entry.inputs
+        if isinstance(item, Request) and not isinstance(item, Join)
+    }
+    answers = Counter(
+        item.id
+        for entry in history.entries
+        for item in entry.transitions
+        if isinstance(item, RequestAccepted | RequestRefused)
+    )
+    if set(answers) != asked or any(count > 1 for count in answers.values()):
+        yield f"asked {sorted(asked)}, answered {dict(answers)}"
+
+
+def nothing_without_a_reason(outcome: Outcome, run: str, history: History) -> Findings:
+    """No attempt ends because of something that did not happen (promises 6, 7)."""
+    yield from unexplained(outcome.world.truth, run, history)
+
+
+def clock_is_true(outcome: Outcome, run: str, history: History) -> Findings:
+    """The run's clock never runs ahead of time by more than the gaps of its take-overs may add."""
+    if history.links:
+        last = history.entries[-1]
+        at_most = outcome.ended_s + 60.0 * (last.epoch - 1)
+        if last.t > at_most:
+            yield f"t is {last.t} after {outcome.ended_s} s and {last.epoch} epochs"
+
+
+ALWAYS: Final[tuple[Callable[[Outcome, str, History], Findings], ...]] = (
+    ends,
+    stands,
+    audits,
+    verifies,
+    shown_in_order,
+    status_tells_the_log,
+    once,
+    reports_folded_once,
+    nothing_passed_over,
+    requests_answered_once,
+    nothing_without_a_reason,
+    clock_is_true,
+)
+
+# --- in some scenarios
+
+
+def nothing_restarts(outcome: Outcome) -> Findings:
+    """No rank failed, so no attempt is over before its time: whatever controllers, broker and net go through."""
+    for run, history in outcome.histories.items():
+        if run in outcome.world.truth.damaged:
+            continue
+        for entry in history.entries:
+            for item in entry.transitions:
+                if isinstance(item, FailureDecided) and not was_late(outcome.world.truth, run, item.failure):
+                    yield f"{run}: entry {entry.n}: {item.reason}"
+
+
+def everything_finishes(outcome: Outcome) -> Findings:
+    """Every run ends well."""
+    for run, history in outcome.histories.items():
+        if run not in outcome.world.truth.damaged and history.links:
+            phase = folded(history).phase
+            if not isinstance(phase, Finished):
+                yield f"{run}: {type(phase).__name__}: {phase.reason}"
+
+
+def damage_is_found(outcome: Outcome) -> Findings:
+    """The audit of a damaged log names the damage; who had to read it has not gone on with it."""
+    for run in sorted(outcome.world.truth.damaged):
+        if audit(outcome.histories[run]).clean:
+            yield f"{run}: the audit finds nothing"
+
+
+IN_SOME: Final[dict[str, Callable[[Outcome], Findings]]] = {
+    "nothing_restarts": nothing_restarts,
+    "everything_finishes": everything_finishes,
+    "damage_is_found": damage_is_found,
+}
+
+
+def folded(history: History) -> RunState:
+    """Return the state that a log folds into."""
+    return fold_all(history.entries)
+
+
+class _Asked(msgspec.Struct):
+    id: str
+
+
+def _id_of(data: bytes) -> str:
+    return msgspec.json.decode(data, type=_Asked).id

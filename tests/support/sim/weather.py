@@ -1,0 +1,230 @@
+"""What goes wrong, and when: each trouble of a scenario comes and goes by itself, until all is calm."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from support.sim.machines import ControllerSeat, PoolSeat, User
+from support.sim.net import BROKER
+from support.sim.process import Process
+from support.sim.runner import SIGKILL, SimRunner
+from support.sim.scenario import Spell, Trouble
+from support.sim.truth import Harm
+from support.sim.world import USER, World
+
+HOUR_S: Final = 3600.0
+STRAY: Final = b'{"v": 1, "run": "somebody", "n": 4, "prev": "0"}'
+
+
+class Weather:
+    """The troubles of a world. `calm` ends all of them, and starts again whoever is dead."""
+
+    def __init__(self, world: World, controllers: list[ControllerSeat], pool: PoolSeat, user: User) -> None:
+        self._world, self._controllers, self._pool, self._user = world, controllers, pool, user
+        self._process = world.process("weather")
+        self._mends: dict[int, Callable[[], None]] = {}
+        self._mends_count = 0
+        self._acts: dict[Trouble, Callable[[Spell], Awaitable[None]]] = {
+            "controller_dies": self._controller_dies,
+            "controller_stops": self._controller_stops,
+            "controller_sleeps": self._controller_sleeps,
+            "controller_is_cut_off": lambda spell: self._cut_off(spell, self._some_controller().name),
+            "broker_dies": self._broker_dies,
+            "broker_is_slow": self._broker_is_slow,
+            "broker_fails": self._broker_fails,
+            "disk_is_full": self._disk_is_full,
+            "inbox_is_lost": self._inbox_is_lost,
+            "supervisor_dies": self._supervisor_dies,
+            "supervisor_is_cut_off": lambda spell: self._cut_off(spell, "pool"),
+            "runner_dies": self._runner_dies,
+            "runner_is_cut_off": lambda spell: self._cut_off(spell, self._some_node()),
+            "node_dies": self._node_dies,
+            "everybody_is_cut_off": self._everybody_is_cut_off,
+            "clock_jumps": self._clock_jumps,
+            "stray_in_log": self._stray_in_log,
+            "log_is_damaged": self._log_is_damaged,
+            "user_is_cut_off": lambda spell: self._cut_off(spell, USER),
+        }
+
+    def begin(self) -> None:
+        """Let trouble come."""
+        for trouble, spell in self._world.scenario.trouble.items():
+            self._process.spawn(self._haunt(trouble, spell), trouble)
+
+    def calm(self) -> None:
+        """End all trouble."""
+        world = self._world
+        world.is_calm = True
+        self._process.kill()
+        for mend in list(self._mends.values()):
+            mend()
+        self._mends.clear()
+        world.net.calm()
+        for controller in self._controllers:
+            controller.kept = True
+            controller.start()
+        self._pool.start()
+        world.truth.note("all is calm")
+
+    async def _haunt(self, trouble: Trouble, spell: Spell) -> None:
+        dice = self._world.dice
+        await asyncio.sleep(spell.from_s)
+        for _ in range(spell.times):
+            await asyncio.sleep(dice.expovariate(1.0 / spell.every_s))
+            self._world.truth.note(f"trouble: {trouble}")
+            self._world.net.steps += 1
+            await self._acts[trouble](spell)
+
+    async def _lasts(self, spell: Spell, mend: Callable[[], None]) -> None:
+        """Wait for as long as a trouble lasts, and mend it; all is mended when calm comes first."""
+        self._mends_count += 1
+        key = self._mends_count
+        self._mends[key] = mend
+        await asyncio.sleep(self._world.dice.uniform(*spell.lasts_s))
+        if self._mends.pop(key, None) is not None:
+            mend()
+
+    # --- controllers
+
+    def _some_controller(self) -> ControllerSeat:
+        return self._world.dice.choice(self._controllers)
+
+    async def _controller_dies(self, spell: Spell) -> None:
+        seat = self._some_controller()
+        self._world.truth.note(f"{seat.name} dies")
+        seat.die()
+        await self._lasts(spell, seat.start)
+
+    async def _controller_stops(self, spell: Spell) -> None:
+        seat = self._some_controller()
+        self._world.truth.note(f"{seat.name} is to stop")
+        seat.stop()
+        await self._lasts(spell, seat.start)
+
+    async def _controller_sleeps(self, spell: Spell) -> None:
+        process = self._some_controller().process
+        if process is not None and process.alive:
+            self._world.truth.note(f"{process.boot} sleeps")
+            process.sleep()
+            await self._lasts(spell, process.wake)
+
+    # --- the broker
+
+    async def _broker_dies(self, spell: Spell) -> None:
+        if BROKER in self._world.net.down:
+            return
+        self._world.broker.die()
+        await self._lasts(spell, self._world.broker.come_back)
+
+    async def _broker_is_slow(self, spell: Spell) -> None:
+        disk = self._world.broker.disk
+        disk.slow_s = self._world.dice.choice((0.1, 1.0, 5.0))
+        await self._lasts(spell, lambda: setattr(disk, "slow_s", 0.0))
+
+    async def _broker_fails(self, spell: Spell) -> None:
+        disk = self._world.broker.disk
+        self._nobody_can_speak()
+        disk.fails = self._world.dice.choice((0.1, 0.5, 1.0))
+        await self._lasts(spell, lambda: setattr(disk, "fails", 0.0))
+
+    async def _disk_is_full(self, spell: Spell) -> None:
+        """There is room again only once the broker was started again."""
+        broker = self._world.broker
+        self._nobody_can_speak()
+        broker.full = True
+        await self._lasts(spell, self._room)
+
+    def _nobody_can_speak(self) -> None:
+        """Who has to be heard in time may rightly be late: the controller cannot see that others cannot store."""
+        for run in self._user.jobs:
+            self._world.truth.harm(Harm(run, "late", 0))
+
+    def _room(self) -> None:
+        broker = self._world.broker
+        broker.full = False
+        if BROKER not in self._world.net.down:
+            broker.die()
+            broker.come_back()
+
+    async def _inbox_is_lost(self, spell: Spell) -> None:
+        run = self._world.dice.choice(list(self._user.jobs))
+        self._world.broker.lose_inbox(run)
+
+    # --- the pool
+
+    async def _supervisor_dies(self, spell: Spell) -> None:
+        self._pool.die()
+        await self._lasts(spell, self._pool.start)
+
+    def _living(self) -> list[SimRunner]:
+        return [runner for runner in self._world.truth.runners if runner.alive]
+
+    async def _runner_dies(self, spell: Spell) -> None:
+        if living := self._living():
+            self._world.dice.choice(living).die(SIGKILL)
+
+    def _some_node(self) -> str:
+        return self._world.dice.choice(list(self._world.nodes))
+
+    async def _node_dies(self, spell: Spell) -> None:
+        node = self._some_node()
+        for runner in self._living():
+            if runner.node == node:
+                runner.die(SIGKILL)
+
+    # --- the net, the clocks
+
+    async def _cut_off(self, spell: Spell, name: str) -> None:
+        net, broker = self._world.net, self._world.broker
+        self._world.truth.note(f"{name} is cut off")
+        net.cut(name, BROKER)
+        broker.disturb()
+        await self._lasts(spell, lambda: net.mend(name, BROKER))
+
+    async def _everybody_is_cut_off(self, spell: Spell) -> None:
+        net, broker = self._world.net, self._world.broker
+        names = [*(seat.name for seat in self._controllers), "pool", *self._world.nodes]
+        cut = [name for name in names if self._world.dice.random() < 0.5]
+        self._world.truth.note(f"{cut} are cut off")
+        for name in cut:
+            net.cut(name, BROKER)
+        broker.disturb()
+
+        def mend() -> None:
+            for name in cut:
+                net.mend(name, BROKER)
+
+        await self._lasts(spell, mend)
+
+    async def _clock_jumps(self, spell: Spell) -> None:
+        """Set the time of day of the broker, or of a controller, an hour off."""
+        jump_s = self._world.dice.choice((-HOUR_S, HOUR_S))
+        process: Process | None = self._some_controller().process
+        if self._world.dice.random() < 0.5 or process is None:
+            self._world.broker.clock_s += jump_s
+        else:
+            process.wall_s += jump_s
+
+    # --- damage
+
+    async def _stray_in_log(self, spell: Spell) -> None:
+        run = self._world.dice.choice(list(self._user.jobs))
+        self._world.broker.memory.store.put(run, STRAY)
+
+    async def _log_is_damaged(self, spell: Spell) -> None:
+        """Flip a bit of an entry that stands."""
+        dice, truth = self._world.dice, self._world.truth
+        run = dice.choice(list(self._user.jobs))
+        stored = self._world.broker.memory.store.of(run)
+        if len(stored) < 2:
+            return
+        victim = dice.choice(stored[:-1])
+        place = dice.randrange(len(victim.data))
+        flipped = bytes(
+            (*victim.data[:place], victim.data[place] ^ (1 << dice.randrange(7)), *victim.data[place + 1 :])
+        )
+        self._world.broker.memory.store.rewrite(victim.sequence, flipped)
+        truth.damaged.add(run)
+        truth.note(f"the log of {run} is damaged at sequence {victim.sequence}")

@@ -1,0 +1,92 @@
+"""Everybody in one place: who lives, what stands, what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from support.sim.broker import Broker
+from support.sim.net import Net
+from support.sim.process import CLOCK_MAX_S, Process
+from support.sim.scenario import Scenario
+from support.sim.truth import Truth
+
+if TYPE_CHECKING:
+    from support.sim.rank import SimRank
+
+USER: Final = "user"
+POOL: Final = "local"
+
+
+@dataclass
+class Node:
+    """A machine of the pool: its slots; gone for a while when it dies."""
+
+    name: str
+    slots: int
+    up: bool = True
+
+
+@dataclass
+class World:
+    """`crashes` are errors of ours that ended a task: none may be left at the end."""
+
+    scenario: Scenario
+    dice: random.Random
+    net: Net
+    truth: Truth
+    broker: Broker
+    nodes: dict[str, Node] = field(default_factory=dict)
+    crashes: list[tuple[str, BaseException]] = field(default_factory=list)
+    is_calm: bool = False
+    fails: float = 0.0
+    """How likely a rank fails in an attempt."""
+    boots: int = 0
+    _mates: dict[tuple[str, int], list[SimRank]] = field(default_factory=dict)
+    _loaded: dict[tuple[str, int], list[asyncio.Event]] = field(default_factory=dict)
+
+    def process(self, name: str) -> Process:
+        """Return a new process at an address of the net."""
+        self.boots += 1
+        boot = f"{name}#{self.boots}"
+        return Process(name, boot, self.dice.uniform(1.0, CLOCK_MAX_S), lambda task, error: self.crash(task, error))
+
+    def crash(self, task: str, error: BaseException) -> None:
+        """Note an error of ours."""
+        self.crashes.append((task, error))
+        self.truth.note(f"CRASHED: {task}: {error!r}")
+
+    def mates(self, group: tuple[str, int]) -> list[SimRank]:
+        """Return the ranks that an attempt of a run has had."""
+        return self._mates.setdefault(group, [])
+
+    async def all_loaded(self, run: str, attempt: int, world_size: int) -> None:
+        """Wait at an attempt's barrier until all its ranks have come."""
+        loaded = self._loaded.setdefault((run, attempt), [])
+        come = asyncio.Event()
+        loaded.append(come)
+        if len(loaded) >= world_size:
+            for mate in loaded:
+                mate.set()
+        await come.wait()
+
+    @property
+    def now(self) -> float:
+        """The world's time, which nobody in it knows."""
+        return asyncio.get_running_loop().time()
+
+
+def make_world(scenario: Scenario, seed: int) -> World:
+    """Return an empty world, in a running event loop."""
+    loop = asyncio.get_running_loop()
+    dice = random.Random(seed)
+    truth = Truth(loop.time)
+    net = Net(dice, scenario.messages)
+    world = World(scenario, dice, net, truth, Broker(net, truth, dice))
+    slots = dice.randint(*scenario.slots)
+    for k in range(dice.randint(*scenario.nodes)):
+        world.nodes[f"node-{k}"] = Node(f"node-{k}", slots)
+    world.fails = dice.choice(scenario.ranks.fails)
+    return world
