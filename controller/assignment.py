@@ -57,6 +57,7 @@ def assignment(state: RunState, head: Head) -> Assignment:
         placement_strategy=scaling.placement_strategy,
         excluded_nodes=_excluded(state),
         places=_places(state),
+        kept=group.kept,
         layout=group.layout if want == "train" else (),
         rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
         label_selector=group.label_selector or scaling.label_selector,

@@ -85,7 +85,10 @@ class StopOrder(Value, frozen=True, kw_only=True):
 
 
 class Assignment(Document, frozen=True, kw_only=True):
-    """The document of DESIGN §5. Readers order by (epoch, n, hash, forced) and ignore what is not newer."""
+    """The document of DESIGN §5. Readers order by (epoch, n, hash, forced) and ignore what is not newer.
+
+    `kept`: the places are those of the attempt before.
+    """
 
     v: int = 1
     kind: Literal["assignment"] = "assignment"
@@ -104,6 +107,7 @@ class Assignment(Document, frozen=True, kw_only=True):
     excluded_nodes: tuple[str, ...] = ()
     label_selector: dict[str, str] | list[dict[str, str]] | None = None
     places: tuple[PlaceWanted, ...] = ()
+    kept: bool = False
     layout: tuple[RankLaid, ...] = ()
     rendezvous: Rendezvous | None = None
     job: Work | None = None

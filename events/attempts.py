@@ -42,6 +42,7 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
             num_workers=transition.num_workers,
             places=places,
             label_selector=transition.label_selector,
+            kept=transition.kept,
         ),
         notice=notice,
         return_value=None,

@@ -243,6 +243,7 @@ class Group(Value, frozen=True, kw_only=True):
     waits: bool = False
     label_selector: dict[str, str] | None = None
     arguments: dict[str, Json] = {}
+    kept: bool = False
 
     @property
     def over(self) -> bool:

@@ -149,8 +149,9 @@ class DatasetShard:
 
     def iter_torch_batches(self, *, batch_size: int | None = BATCH_SIZE, drop_last: bool = False) -> Iterator[object]:
         """Go over an epoch in tensors: of a data frame a dict of them by column."""
-        import torch
+        from runfold.workers.backends.torchlib import torch as loaded
 
+        torch = loaded()
         for batch in self.iter_batches(batch_size=batch_size, drop_last=drop_last):
             if isinstance(batch, _Frame):
                 columns = cast("Mapping[object, object]", batch)
@@ -228,16 +229,17 @@ def _values(column: object) -> object:
 def _opened(name: str, data: object) -> object:
     """Return what rows come from; a callable of no argument is called, here in the rank."""
     if callable(data) and not isinstance(data, _Frame | _Sized | Iterable):
-        made = data()
-        data = _Anew(data) if isinstance(made, Iterator) else made
+        make = cast("Callable[[], object]", data)
+        made = make()
+        data = _Anew(make) if isinstance(made, Iterator) else made
+    kind = type(cast("object", data)).__name__
     if isinstance(data, Mapping | str | bytes | set | frozenset):
-        kind = type(data).__name__
         raise DataError(
             f"dataset {name!r}: a {kind} is no data set: it has no rows in an order that all ranks agree on"
         )
     if not isinstance(data, _Frame | _Sized | Iterable):
-        raise DataError(f"dataset {name!r}: {type(data).__name__} has no rows: it is neither sequence nor iterable")
-    return data
+        raise DataError(f"dataset {name!r}: {kind} has no rows: it is neither sequence nor iterable")
+    return cast("object", data)
 
 
 class _Anew:

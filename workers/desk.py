@@ -21,6 +21,7 @@ from runfold.events.facts import (
     RunnerLost,
 )
 from runfold.workers.adopted import AdoptedRunner
+from runfold.workers.beside import Beside
 from runfold.workers.facts import Facts
 from runfold.workers.hatchery import Hatchery, RunnerProcess
 from runfold.workers.pipe import RunnerSpec
@@ -44,6 +45,14 @@ class Site(msgspec.Struct, frozen=True, kw_only=True):
     adopt: bool = False
 
 
+class Home(msgspec.Struct, frozen=True):
+    """What is known of a run where its processes are started (see `storages.Home`)."""
+
+    run: str
+    base_dir: str
+    storage_dir: str
+
+
 class _About(TypedDict):
     source: str
     incarnation: int
@@ -63,7 +72,9 @@ class Desk:
         hatchery: Hatchery,
         on_change: Callable[[], None],
         settled_s: float = 0.0,
+        beside: Beside | None = None,
     ) -> None:
+        self.beside = beside
         self.assignment = assignment
         self.facts = facts
         self._site = site
@@ -207,6 +218,12 @@ class Desk:
     def _about(self) -> _About:
         """What every fact says; source, incarnation and number are the spool's to fill in."""
         return _About(source="", incarnation=0, number=0, attempt=self.assignment.attempt, clock_s=time.monotonic())
+
+    async def close(self) -> None:
+        """End what is done beside the group, then say nothing more."""
+        if self.beside is not None:
+            await self.beside.close()
+        await self.facts.close()
 
     def _say(self, fact: AnyFact) -> None:
         self.facts.say(fact)

@@ -52,7 +52,7 @@ def main(_spec: bytes, fds: dict[str, int]) -> int:
     name_process("runfold-keeper")
     asks, answers = msgspec.msgpack.Decoder(Ask), msgspec.msgpack.Encoder()
     with socket.socket(fileno=fds["link"]) as link:
-        while (data := _receive(link)) is not None:
+        while (data := receive(link)) is not None:
             answer = _answered(asks.decode(data))
             link.sendall(frame(answers.encode(answer), KEEPER_FRAME_MAX_BYTES))
     return 0
@@ -100,7 +100,7 @@ def _looked(storage: Storage, run: str, arguments: dict[str, Json]) -> Json:
     return found
 
 
-def _receive(link: socket.socket) -> bytes | None:
+def receive(link: socket.socket) -> bytes | None:
     """Return the next frame's payload; None at the end of the link."""
     header = _exactly(link, HEADER.size)
     if header is None:

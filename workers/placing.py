@@ -121,7 +121,7 @@ def placing(assignment: Assignment, here: RunHere, now: float) -> Placing:
             return Placing() if here.unsure else _place(assignment, here, now)
         case "train":
             return Placing() if here.unsure else _held(assignment, here, now)
-        case "stop" if here.released == assignment.attempt:
+        case "stop" if here.released == assignment.attempt or assignment.attempt == 0:  # or no group was wanted yet
             return _stop(assignment, here)
         case "stop":
             return _stop(assignment, here, SayReleased(), _settling(here, now))
@@ -136,7 +136,8 @@ def _settling(here: RunHere, now: float) -> float | None:
 
 def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
     attempt = assignment.attempt
-    if here.held not in (None, attempt) or (here.adopted and not assignment.places):
+    moved = here.held not in (None, attempt) and not assignment.kept
+    if moved or (here.adopted and not assignment.places):
         # The places of an earlier attempt: the word to stop was overtaken by this one. Or places that an earlier
         # supervisor gave, and of which the log does not know.
         return _stop(assignment, here)

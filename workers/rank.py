@@ -6,14 +6,12 @@ It is forked by the rank spawner, talks to its runner over the descriptor `link`
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import os
 import signal
 import socket
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import msgspec
@@ -25,6 +23,7 @@ from runfold.events.values import Unencodable, pack, unpack
 from runfold.workers import session
 from runfold.workers.around import EXIT_ASKED, Around, AskedToEnd
 from runfold.workers.backends import Place, backend_of
+from runfold.workers.become import become
 from runfold.workers.capture import Capture
 from runfold.workers.config import apply_environment, environment_with, needs_exec
 from runfold.workers.errors import LinkError, LoadError
@@ -33,7 +32,7 @@ from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
 from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start
 from runfold.workers.load import Entrypoint, framework_versions, load_callbacks, load_entrypoint
 from runfold.workers.payload import pickle_any
-from runfold.workers.processes import flush_output, name_process
+from runfold.workers.processes import flush_output
 from runfold.workers.ranklink import RankLink
 
 # Not SIGUSR1 or SIGUSR2, which schedulers and training libraries use to say that time is nearly up.
@@ -95,7 +94,7 @@ def _run(link: RankLink, start: Start) -> int:
     entrypoint: Entrypoint | None = None
     around = Around()
     with Capture() as loading:
-        _prepare(start)
+        become(f"rank-{start.rank}", start.env, start.working_dir, start.entrypoint)
         entrypoint = load_entrypoint(start.entrypoint, Path.cwd(), _blob(start))
         around = Around(load_callbacks(start.callbacks, Path.cwd()))
     if entrypoint is None or loading.error is not None:
@@ -148,22 +147,6 @@ def _place(start: Start) -> Place:
 def _show_stacks() -> None:
     faulthandler.enable()
     faulthandler.register(STACK_DUMP_SIGNAL, all_threads=True, chain=False)
-
-
-def _prepare(start: Start) -> None:
-    """Make this process look like a program that was started in the working directory."""
-    name_process(f"rank-{start.rank}")
-    apply_environment(start.env)
-    if start.working_dir is not None:
-        try:
-            os.chdir(start.working_dir)
-        except OSError as error:
-            raise LoadError(f"the working directory {start.working_dir} cannot be entered: {error.strerror}") from None
-    sys.path.insert(0, str(Path.cwd()))
-    importlib.invalidate_caches()
-    sys.argv = [start.entrypoint]
-    # What was forked is the fork server's program: pickles and subprocesses must not take it for the user's.
-    sys.modules["__main__"] = ModuleType("__main__")
 
 
 def _blob(start: Start) -> bytes | None:

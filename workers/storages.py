@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from runfold.events.assignment import Work
 from runfold.events.nats.blobs import Blobs
 from runfold.workers.layout import StorageSpec
-from runfold.workers.pipe import RunnerSpec
 
 BLOB: str = "blob:sha256:"
+
+
+class Home(Protocol):
+    """What is known of a run where its processes are started."""
+
+    @property
+    def run(self) -> str:
+        """The run."""
+        ...
+
+    @property
+    def base_dir(self) -> str:
+        """Where relative working directories start."""
+        ...
+
+    @property
+    def storage_dir(self) -> str:
+        """Where runs without a `storage_path` keep their checkpoints."""
+        ...
 
 
 class Storages:
     """Makes the spec of a run's storage; a filesystem given by the user is fetched once."""
 
-    def __init__(self, spec: RunnerSpec, blobs: Blobs) -> None:
+    def __init__(self, spec: Home, blobs: Blobs) -> None:
         self._spec = spec
         self._blobs = blobs
         self._filesystems: dict[str, bytes] = {}

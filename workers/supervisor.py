@@ -15,12 +15,15 @@ import msgspec
 from runfold.events.assignment import Assignment
 from runfold.events.beats import PoolBeat
 from runfold.events.facts import PlaceOffer
+from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
-from runfold.workers.desk import Desk, Site
+from runfold.workers.beside import SEPARATOR, Beside
+from runfold.workers.desk import Desk, Home, Site
 from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.hatchery import Hatchery
+from runfold.workers.nursery import Nursery
 from runfold.workers.places import Place
 from runfold.workers.placing import (
     Ask,
@@ -77,6 +80,8 @@ class Supervisor:
         nodes = {config.node: config.slots, **config.more_nodes}
         self._slots = Slots({node: {"CPU": float(slots)} for node, slots in nodes.items()})
         self._desks: dict[str, Desk] = {}
+        self._nursery = Nursery()
+        self._blobs = Blobs(connection)
         self._closing: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._site = Site(
@@ -118,7 +123,8 @@ class Supervisor:
             else:
                 await self._let_go()
             await follower.close()
-            await asyncio.gather(*(desk.facts.close() for desk in self._desks.values()), *self._closing)
+            await asyncio.gather(*(desk.close() for desk in self._desks.values()), *self._closing)
+            await self._nursery.close()
         for task in done:
             task.result()
 
@@ -131,6 +137,8 @@ class Supervisor:
             desk = self._open(assignment)
         desk.assignment = assignment
         desk.facts.hear(assignment)
+        if desk.beside is not None:
+            desk.beside.hear(assignment)
         self._wake.set()
 
     def _open(self, assignment: Assignment) -> Desk:
@@ -142,8 +150,17 @@ class Supervisor:
             flush_s=FLUSH_S,
         )
         facts.start()
+        beside = Beside(
+            Home(assignment.run, self._site.base_dir, self._site.storage_dir),
+            facts.source,
+            self._nursery,
+            self._blobs,
+            facts.say,
+            self._demand,
+            self._give_back,
+        )
         desk = self._desks[assignment.run] = Desk(
-            assignment, facts, self._site, self._hatchery, self._wake.set, self._estate.settled_s
+            assignment, facts, self._site, self._hatchery, self._wake.set, self._estate.settled_s, beside
         )
         for runner in self._estate.claim(assignment.run):
             desk.adopt(runner)
@@ -199,13 +216,31 @@ class Supervisor:
 
     def _grant(self) -> None:
         for granted in self._slots.grant():
-            self._desks[granted.demand.run].place(granted)
+            run, _, task = granted.demand.run.partition(SEPARATOR)
+            desk = self._desks[run]
+            if not task:
+                desk.place(granted)
+            elif desk.beside is not None:
+                desk.beside.granted(task)
         for run, waiting in self._slots.waiting().items():
-            self._desks[run].waits(waiting)
+            if SEPARATOR not in run:
+                self._desks[run].waits(waiting)
+
+    def _demand(self, demand: Demand) -> str | None:
+        """Put the demand of a task beside a group into the queue; return why it can never be met, if so."""
+        if (never := self._slots.never(demand)) is None:
+            self._slots.ask(demand)
+            self._wake.set()
+        return never
+
+    def _give_back(self, key: str) -> None:
+        self._slots.withdraw(key)
+        self._slots.release(key)
+        self._wake.set()
 
     def _forget(self, desk: Desk) -> None:
         self._desks.pop(desk.assignment.run, None)
-        task = asyncio.create_task(desk.facts.close(), name=f"forget {desk.assignment.run}")
+        task = asyncio.create_task(desk.close(), name=f"forget {desk.assignment.run}")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 

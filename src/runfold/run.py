@@ -223,9 +223,10 @@ async def _wait_gone(client: Client, run: str) -> None:
 def _slots(job: Job, nodes: int) -> int:
     """Everything the job asks for fits, however small the machine: it is its user's own. Several nodes share it."""
     each = job.scaling.worker_resources.get("CPU", 1.0)
+    beside = job.validation.max_concurrent * job.validation.resources.get("CPU", 0.0) if job.validation else 0.0
     if nodes > 1:
-        return max(1, math.ceil(math.ceil(job.scaling.max_workers / nodes) * each))
-    return max(os.cpu_count() or 1, math.ceil(job.scaling.max_workers * each))
+        return max(1, math.ceil(math.ceil(job.scaling.max_workers / nodes) * each + beside))
+    return max(os.cpu_count() or 1, math.ceil(job.scaling.max_workers * each + beside))
 
 
 def _remove(folder: Path) -> None:

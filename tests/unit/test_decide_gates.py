@@ -337,3 +337,12 @@ def test_a_failing_gate_while_the_run_is_asked_to_end_is_only_told() -> None:
     assert not run.none(Warned)
     assert run.none(StateChanged)
     assert run.none(TaskOrdered)
+
+
+def test_places_that_are_kept_are_held_while_the_context_is_asked_for() -> None:
+    run = answers(gated("before_init_train_context").lays_out(), "before_init_train_context").starts()
+    run.says(run.failed(0))
+    document = assignment(run.state, run.head)
+    assert (run.name, document.want, document.kept) == ("scheduling", "place", True)
+    answers(run, "before_init_train_context")
+    assert assignment(run.state, run.head).want == "train"

@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from runfold.workers.backends import Meet, Place
+from runfold.workers.backends import Meet, Place, torchlib
 from runfold.workers.config import apply_environment, is_set
 
 TIMEOUT_S: Final = 1800.0
@@ -48,9 +48,7 @@ class TorchBackend:
 
     def on_start(self, meet: Meet) -> None:
         """Join the process group; raises what torch raises when the ranks do not meet in time."""
-        import torch
-        import torch.distributed as dist
-
+        torch, dist = torchlib.torch(), torchlib.distributed()
         place = self._place
         if not dist.is_available():
             raise RuntimeError("torch.distributed is not available in this build of torch")
@@ -73,9 +71,9 @@ class TorchBackend:
             where.addr,
             where.port,
             place.world_size,
-            is_master=listening is not None,
-            timeout=timeout,
-            wait_for_workers=False,
+            listening is not None,
+            timeout,
+            False,
             master_listen_fd=listening.detach() if listening is not None else None,
         )
         dist.init_process_group(backend, store=store, rank=place.rank, world_size=place.world_size, timeout=timeout)
@@ -87,8 +85,10 @@ class TorchBackend:
 
     def on_shutdown(self) -> None:
         """Leave the process group, for at most `SHUTDOWN_TIMEOUT_S`."""
-        dist = sys.modules.get("torch.distributed")
-        if dist is None or not dist.is_initialized() or self._place.world_size == 1:
+        if "torch.distributed" not in sys.modules or self._place.world_size == 1:
+            return
+        dist = torchlib.distributed()
+        if not dist.is_initialized():
             return
         leaving = threading.Thread(target=dist.destroy_process_group, name="leave the process group", daemon=True)
         leaving.start()

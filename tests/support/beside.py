@@ -1,0 +1,173 @@
+"""What user code beside a group is tried with: training functions, validations, callbacks that leave traces."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import runfold
+from runfold.events.base import Json
+from runfold.workers.callbacks import ControllerState, Decision, WorkerInfo
+
+
+def save(value: int, *, validation: bool | runfold.ValidationTaskConfig = False) -> None:
+    """Report a checkpoint with a number in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "value").write_text(str(value), encoding="utf-8")
+        checkpoint = runfold.Checkpoint.from_directory(folder)
+        runfold.report({"step": value}, checkpoint=checkpoint, validation=validation)
+
+
+def validate(checkpoint: runfold.Checkpoint, how: str = "well", folder: str = "") -> object:
+    """Read the number, and return it as accuracy, or end otherwise."""
+    with checkpoint.as_directory() as found:
+        value = int((Path(found) / "value").read_text(encoding="utf-8"))
+    match how:
+        case "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "raise":
+            raise RuntimeError("no good")
+        case "wrong":
+            return [value]
+        case "slow":
+            time.sleep(60)
+        case "gated":
+            # Goes on once somebody says so; says how often it was begun.
+            with (Path(folder) / "begun").open("a", encoding="utf-8") as file:
+                file.write("x")
+            while not (Path(folder) / "go").exists():
+                time.sleep(0.02)
+        case _:
+            pass
+    return {"accuracy": value / 10}
+
+
+def train_and_validate(config: dict[str, object]) -> object:
+    """Save a checkpoint for each word of `ways`; return how all of them came out."""
+    ways = str(config["ways"]).split()
+    for value, how in enumerate(ways):
+        arguments: dict[str, object] = {"how": how, "folder": str(config.get("folder", ""))}
+        timeout_s = 0.3 if how == "slow" else None
+        save(value, validation=runfold.ValidationTaskConfig(fn_kwargs=arguments, timeout_s=timeout_s))
+    if config.get("leave"):
+        return None
+    found = runfold.get_all_reported_checkpoints(timeout_s=30)
+    return {one.checkpoint.path.rpartition("/")[2]: [one.status, one.metrics.get("accuracy")] for one in found}
+
+
+class Traces(
+    runfold.ControllerCallback, runfold.WorkerGroupCallback, runfold.WorkerCallback, runfold.TrainContextCallback
+):
+    """Writes down what it is asked, and answers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.asked = 0
+
+    def trace(self, text: str) -> None:
+        self.asked += 1
+        with (self.folder / "traces").open("a", encoding="utf-8") as file:
+            file.write(f"{text}\n")
+
+    def on_controller_start_worker_group(
+        self, *, scaling_config: dict[str, Json], num_workers: int
+    ) -> Mapping[str, str] | None:
+        self.trace(f"start {num_workers}")
+        return {"zone": "b"}
+
+    def before_controller_execute_resize_decision(self, resize_decision: Decision) -> None:
+        self.trace(f"resize {resize_decision.num_workers}")
+
+    def before_controller_execute_failure_decision(self, failure_decision: Decision) -> None:
+        self.trace(f"failure {failure_decision.kind} {failure_decision.error}")
+
+    def before_init_train_context(self, workers: Sequence[WorkerInfo]) -> Mapping[str, Sequence[Json]]:
+        return {"seat": [f"seat {worker.world_rank}" for worker in workers]}
+
+    def before_controller_shutdown(self) -> None:
+        self.trace(f"shutdown after {self.asked}")
+
+    @runfold.gate(on_error="warn")
+    def after_controller_state_update(self, previous_state: ControllerState, current_state: ControllerState) -> None:
+        if current_state.name == "running":
+            raise RuntimeError("only told")
+
+    def after_init_train_context(self) -> None:
+        self.trace("rank begins")
+
+    def before_worker_shutdown(self) -> None:
+        self.trace("rank ends")
+
+    @contextlib.contextmanager
+    def on_report(self) -> Iterator[None]:
+        self.trace("report (")
+        yield
+        self.trace("report )")
+
+    @contextlib.contextmanager
+    def on_checkpoint_sync(self) -> Iterator[None]:
+        self.trace("sync")
+        yield
+
+    @contextlib.contextmanager
+    def on_checkpoint_transfer(self) -> Iterator[None]:
+        self.trace("transfer")
+        yield
+
+
+class Refuses(runfold.ControllerCallback):
+    """Raises, or never answers, when it is asked before the shutdown."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def before_controller_shutdown(self) -> None:
+        if self.how == "hangs":
+            time.sleep(60)
+        if self.how == "crashes":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise RuntimeError("not yet")
+
+
+def fails_once(config: dict[str, object]) -> object:
+    """Fail in the first attempt; then report a checkpoint and return what the gate gave this rank."""
+    if runfold.get_context().get_attempt() == 1:
+        raise RuntimeError("boom")
+    save(1)
+    return runfold.get_context().get_arguments()
+
+
+def wait_for_the_end(config: dict[str, object]) -> None:
+    """Say that it is there, then wait to be ended."""
+    runfold.report({"step": 0})
+    time.sleep(60)
+
+
+def go_over_data(config: dict[str, object]) -> object:
+    """Write down every batch before its report; rank 1 fails at the third of the first attempt."""
+    context = runfold.get_context()
+    rank, attempt = context.get_world_rank(), context.get_attempt()
+    shard = runfold.get_dataset_shard("train")
+    runfold.get_checkpoint()
+    for begun, batch in enumerate(shard.iter_batches(batch_size=2), start=1):
+        if attempt == 1 and begun == 3:
+            # What was reported is committed by now, or never will be.
+            while not runfold.get_all_reported_checkpoints(timeout_s=5):
+                time.sleep(0.01)
+            runfold.barrier()
+            if rank == 1:
+                raise RuntimeError("boom")
+            runfold.barrier()
+        with (Path(str(config["folder"])) / f"rows-{rank}").open("a", encoding="utf-8") as file:
+            file.write(f"{attempt} {batch}\n")
+        if rank == 0:
+            save(begun)
+        else:
+            runfold.report({"step": begun})
+        runfold.barrier()
+    return shard.epoch

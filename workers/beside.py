@@ -1,0 +1,203 @@
+"""What a supervisor does beside a run's group: validations, each in a process with resources of its own; questions to
+the run's hook process; and what is to be done in the storage when no runner is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from runfold.events.assignment import Assignment, Work
+from runfold.events.base import Json
+from runfold.events.facts import AnyFact
+from runfold.events.failures import ErrorInfo
+from runfold.events.nats.blobs import Blobs
+from runfold.events.nats.errors import BrokerError
+from runfold.events.tasks import HOOK, VALIDATION, Task
+from runfold.workers.aside import Aside
+from runfold.workers.callbacks import RunContext
+from runfold.workers.chores import STORAGE_KINDS, StorageDoer, ended
+from runfold.workers.errors import SpawnError
+from runfold.workers.hand import Hand
+from runfold.workers.nursery import Nursery
+from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said
+from runfold.workers.pools.local import Demand
+from runfold.workers.prepare import code_of
+from runfold.workers.spool import FactTooLargeError
+from runfold.workers.storages import Home, Storages
+
+SEPARATOR: Final = "/"
+"""Between a run and one of its tasks, in the book of slots: no run's id has one."""
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class Beside:
+    """The tasks of one run at its supervisor. `hear` assignments, `granted` slots, `close`.
+
+    `ask` puts a demand for slots, and returns why it can never be met if so; `give_back` ends one.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        source: str,
+        nursery: Nursery,
+        blobs: Blobs,
+        say: Callable[[AnyFact], None],
+        ask: Callable[[Demand], str | None],
+        give_back: Callable[[str], None],
+    ) -> None:
+        self._home = home
+        self._source = source
+        self._nursery = nursery
+        self._blobs = blobs
+        self._say = say
+        self._ask = ask
+        self._give_back = give_back
+        self._storages = Storages(home, blobs)
+        self._doing: dict[str, asyncio.Task[None]] = {}
+        self._slots: dict[str, asyncio.Event] = {}
+        self._hooks: Aside | None = None
+        self._hooks_turn = asyncio.Lock()
+        self._hand: Hand | None = None
+        self._storage_turn = asyncio.Lock()
+        self._attempt = 0
+
+    def hear(self, assignment: Assignment) -> None:
+        """Begin what is new among the tasks, and leave what is wanted no more."""
+        self._attempt = assignment.attempt
+        wanted = {task.id: task for task in assignment.tasks if task.source == self._source}
+        for name in [name for name in self._doing if name not in wanted]:
+            self._doing.pop(name).cancel()
+        for name, task in wanted.items():
+            if name not in self._doing and assignment.job is not None:
+                self._doing[name] = asyncio.create_task(self._do(task, assignment, assignment.job), name=name)
+
+    def granted(self, task: str) -> None:
+        """A task has its slots."""
+        if (granted := self._slots.get(task)) is not None:
+            granted.set()
+
+    async def close(self) -> None:
+        """Leave everything; processes end."""
+        doing = list(self._doing.values())
+        self._doing.clear()
+        for task in doing:
+            task.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
+        if self._hooks is not None:
+            await self._hooks.end()
+            self._hooks = None
+        if self._hand is not None:
+            await self._hand.close()
+
+    # --- doing
+
+    async def _do(self, task: Task, assignment: Assignment, work: Work) -> None:
+        """Do a task and tell its end. What its user code does is told, and touches nothing else."""
+        try:
+            fact = await self._done(task, assignment, work)
+        except (BrokerError, SpawnError) as error:
+            fact = self._ended(task, Said(error=_error(type(error).__name__, str(error))))
+        try:
+            self._say(fact)
+        except FactTooLargeError as error:
+            self._say(self._ended(task, Said(error=_error("ValueError", f"what it returned is too large: {error}"))))
+
+    async def _done(self, task: Task, assignment: Assignment, work: Work) -> AnyFact:
+        if task.kind == VALIDATION and work.validation is not None:
+            return self._ended(task, await self._validated(task, assignment, work))
+        if task.kind == HOOK:
+            return self._ended(task, await self._asked(task, assignment, work))
+        if task.kind in STORAGE_KINDS:
+            return await self._stored(task, work)
+        return self._ended(task, Said(error=_error("NotAvailable", f"no supervisor does a task of kind {task.kind!r}")))
+
+    def _ended(self, task: Task, said: Said) -> AnyFact:
+        return ended(task, self._attempt, value=said.value, error=said.error)
+
+    async def _validated(self, task: Task, assignment: Assignment, work: Work) -> Said:
+        spec = work.validation
+        if spec is None:
+            return Said(error=_error("ValueError", "the job says nothing of validations"))
+        demand = Demand(
+            run=f"{assignment.run}{SEPARATOR}{task.id}",
+            attempt=assignment.attempt,
+            num_workers=1,
+            resources={name: amount for name, amount in spec.resources.items() if amount > 0},
+            priority=assignment.priority,
+            accepted_at=assignment.accepted_at,
+        )
+        granted = self._slots[task.id] = asyncio.Event()
+        try:
+            if demand.resources and (never := self._ask(demand)) is not None:
+                return Said(error=_error("PlacementImpossible", never))
+            if demand.resources:
+                await granted.wait()
+            order = await self._order(work, assignment, (spec.entrypoint,), storage=True)
+            name = str(task.arguments.get("name"))
+            return await self._once(VALIDATE, order, Question(hook=name, arguments=_dict(task.arguments)))
+        finally:
+            del self._slots[task.id]
+            self._give_back(demand.run)
+
+    async def _once(self, spec: bytes, order: Order, question: Question) -> Said:
+        process = await Aside.start(self._nursery, spec, order)
+        try:
+            return await process.ask(question)
+        finally:
+            await process.end()
+
+    async def _asked(self, task: Task, assignment: Assignment, work: Work) -> Said:
+        """Ask the hook process, one question at a time; one that is wanted no more costs it its life."""
+        async with self._hooks_turn:
+            if self._hooks is None or not self._hooks.alive:
+                order = await self._order(work, assignment, work.hooks.callbacks, storage=False)
+                self._hooks = await Aside.start(self._nursery, HOOKS, order)
+            hooks = self._hooks
+            question = Question(hook=str(task.arguments.get("hook")), arguments=_dict(task.arguments))
+            try:
+                return await hooks.ask(question)
+            except asyncio.CancelledError:
+                _LOG.warning(
+                    "%s: the gate %s has not answered in time; its process ends", self._home.run, question.hook
+                )
+                self._hooks = None
+                await hooks.end()
+                raise
+
+    async def _stored(self, task: Task, work: Work) -> AnyFact:
+        async with self._storage_turn:
+            if self._hand is None:
+                self._hand = Hand(await self._nursery.warm())
+            doer = StorageDoer(self._home.run, self._hand, self._storages.of)
+            doer.attempt = self._attempt
+            return await doer.do(task, work)
+
+    async def _order(self, work: Work, assignment: Assignment, entrypoints: tuple[str, ...], *, storage: bool) -> Order:
+        return Order(
+            codes=tuple([await code_of(entrypoint, self._blobs) for entrypoint in entrypoints]),
+            context=RunContext(
+                run_id=assignment.run,
+                name=work.name,
+                storage_path=work.storage_path,
+                train_loop_config=work.config,
+                num_workers=assignment.num_workers,
+            ),
+            env={**work.env, "RUNFOLD_RUN": assignment.run},
+            working_dir=str(Path(self._home.base_dir) / (work.working_dir or ".")),
+            storage=await self._storages.of(work) if storage else None,
+            retries_max=work.checkpointing.upload_retries_max,
+        )
+
+
+def _dict(arguments: dict[str, Json]) -> dict[str, Json]:
+    found = arguments.get("arguments")
+    return found if isinstance(found, dict) else {}
+
+
+def _error(kind: str, message: str) -> ErrorInfo:
+    return ErrorInfo(type=kind, message=message, kind="runner")
