@@ -12,7 +12,6 @@ import logging
 import secrets
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from typing import Final, TypedDict
@@ -32,6 +31,7 @@ from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
 from runfold.workers.hand import Hand
+from runfold.workers.logs import log_to_stderr
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.places import PlaceTakenError
 from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, plan
@@ -269,7 +269,7 @@ def main(spec: bytes, fds: dict[str, int]) -> int:  # noqa: ARG001  # the signat
     # Before anything is set up here that ranks would inherit: loggers, credentials.
     forget_secrets()
     spawner = Spawner.fork(child.main)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s runner %(message)s", force=True)
+    log_to_stderr("%(asctime)s runner %(message)s")
     try:
         return asyncio.run(_run(socket.socket(fileno=fds["pipe"]), spawner))
     except Exception:

@@ -16,6 +16,7 @@ import msgspec
 
 from runfold.config import read_settings
 from runfold.serving import ControllerPlan, SupervisorPlan
+from runfold.workers.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -27,7 +28,7 @@ READ_MAX_BYTES: Final = 4096
 
 def main(arguments: list[str]) -> int:
     """Be the child of this role until told to stop; return the exit code."""
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr("%(asctime)s %(levelname)s %(name)s: %(message)s")
     roles = {"controller": _controller, "supervisor": _supervisor}
     if len(arguments) != 1 or arguments[0] not in roles:
         print(f"usage: python -m runfold._serve {'|'.join(roles)}", file=sys.stderr)  # noqa: T201  # nobody reads a log yet

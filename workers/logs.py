@@ -1,0 +1,27 @@
+"""The log of a process of ours: one line a message, whatever is quoted in it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from runfold.events.escape import safe, safe_lines
+
+
+class LineFormatter(logging.Formatter):
+    """Keeps a message on its line, and a terminal that shows it unharmed; tracebacks keep their lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  # the base class's name
+        """Return the message on one line."""
+        return safe(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the message, and the traceback with it."""
+        return "\n".join(safe_lines(super().format(record)))
+
+
+def log_to_stderr(form: str) -> None:
+    """Log to stderr from now on, in this form and in no other."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(LineFormatter(form))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)  # noqa: TID251  # with our formatter
