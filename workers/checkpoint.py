@@ -23,6 +23,7 @@ from runfold.events.values import pack, unpack
 from runfold.workers.errors import CheckpointDamagedError
 from runfold.workers.files import Files, FileSystem, local_files, of_filesystem, open_files
 from runfold.workers.layout import INNER, MANIFEST, METADATA, Manifest
+from runfold.workers.waits import waiting
 
 _OLD_NAMES: Final = {
     "from_dict": "write the dict to a file in a directory and use Checkpoint.from_directory(directory)",
@@ -84,7 +85,8 @@ class Checkpoint:
         target = self._temporary() if path is None else Path(path).absolute()
         with _locked(target, self.uuid) as state:
             if path is not None or state.read_text("utf-8") != _COMPLETE.decode() or not target.is_dir():
-                self._download(target)
+                with waiting("checkpoint_restore"):
+                    self._download(target)
                 state.write_bytes(_COMPLETE)
         return str(target)
 

@@ -19,6 +19,7 @@ import msgspec
 
 from runfold.events.checkpoints import ranks_in
 from runfold.workers.errors import DataError
+from runfold.workers.waits import timed
 
 BATCH_SIZE: Final = 256
 ALL: Final = "all"
@@ -134,11 +135,17 @@ class DatasetShard:
 
     def iter_rows(self) -> Iterator[object]:
         """Go over the rows of an epoch; a data frame's are dicts."""
+        return timed("data", self._rows())
+
+    def _rows(self) -> Iterator[object]:
         for place, row in self._pass():
             yield self._row(place) if place is not None else row
 
     def iter_batches(self, *, batch_size: int | None = BATCH_SIZE, drop_last: bool = False) -> Iterator[object]:
         """Go over an epoch in batches: data frames of a data frame, arrays of an array, else lists of rows."""
+        return timed("data", self._batches(batch_size, drop_last=drop_last))
+
+    def _batches(self, batch_size: int | None, *, drop_last: bool) -> Iterator[object]:
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size: must be at least 1 or None, not {batch_size}")
         rows = self._pass()
@@ -149,10 +156,13 @@ class DatasetShard:
 
     def iter_torch_batches(self, *, batch_size: int | None = BATCH_SIZE, drop_last: bool = False) -> Iterator[object]:
         """Go over an epoch in tensors: of a data frame a dict of them by column."""
+        return timed("data", self._tensors(batch_size, drop_last=drop_last))
+
+    def _tensors(self, batch_size: int | None, *, drop_last: bool) -> Iterator[object]:
         from runfold.workers.backends.torchlib import torch as loaded
 
         torch = loaded()
-        for batch in self.iter_batches(batch_size=batch_size, drop_last=drop_last):
+        for batch in self._batches(batch_size, drop_last=drop_last):
             if isinstance(batch, _Frame):
                 columns = cast("Mapping[object, object]", batch)
                 yield {str(name): torch.as_tensor(_values(columns[name])) for name in batch.columns}

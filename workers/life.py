@@ -281,6 +281,7 @@ class RankLife:
                 upload_error=report.upload_error,
                 validation=report.validation,
                 cursor=report.cursor,
+                spent_s=report.spent_s,
             )
         )
 

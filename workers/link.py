@@ -56,7 +56,8 @@ class Report(Message, frozen=True):
     """One report: index from 0, step if the metrics name one, metrics packed.
 
     `checkpoint` is the directory where its files are, `named` by the user; or there should have been one, and
-    `upload_error` says why there is none. `cursor`: where the rank is in its data.
+    `upload_error` says why there is none. `cursor`: where the rank is in its data. `spent_s`: seconds that the rank has
+    waited since its report before, by what for.
     """
 
     index: int
@@ -68,6 +69,7 @@ class Report(Message, frozen=True):
     upload_error: str | None = None
     validation: ValidationWish | None = None
     cursor: str | None = None
+    spent_s: dict[str, float] = {}
 
 
 class Uploading(Message, frozen=True):

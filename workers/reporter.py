@@ -28,6 +28,7 @@ from runfold.workers.link import FromRank, FromRunner, Report, Start, Uploading
 from runfold.workers.ranklink import MessageTooLarge
 from runfold.workers.storage import Storage, check_name, default_name
 from runfold.workers.upload import Author, Uploads, discard
+from runfold.workers.waits import taken
 
 ASYNC_FAILURES_MAX_COUNT: Final = 3
 """Asynchronous uploads that may fail in a row, unless `upload_failure_limit` says otherwise."""
@@ -87,6 +88,7 @@ class _Place:
         "metrics",
         "named",
         "ready",
+        "spent_s",
         "step",
         "validation",
     )
@@ -104,6 +106,7 @@ class _Place:
         self.error: str | None = None
         self.validation: ValidationWish | None = None
         self.cursor = cursor
+        self.spent_s = taken()
 
 
 class Reporter:
@@ -140,7 +143,7 @@ class Reporter:
         with link.lock:
             if not self._line and self._fatal is None:
                 # Numbered and sent under one lock: the runner sees the indices in order, whatever thread reports.
-                message = Report(link.reports, time.monotonic(), step, metrics, cursor=cursor)
+                message = Report(link.reports, time.monotonic(), step, metrics, cursor=cursor, spent_s=taken())
                 try:
                     link.send(message, _SURELY_SMALL_BYTES)
                 except MessageTooLarge:
@@ -217,6 +220,7 @@ class Reporter:
                         place.error,
                         place.validation if place.checkpoint is not None else None,
                         place.cursor,
+                        place.spent_s,
                     )
                 )
             if place.checkpoint is not None:

@@ -43,6 +43,7 @@ from runfold.workers.payload import pickled, refusal, unpickled
 from runfold.workers.reporter import Files, Link, Reporter
 from runfold.workers.storage import Storage, check_name, open_storage
 from runfold.workers.upload import holds
+from runfold.workers.waits import waiting
 
 UNSET_TIMEOUT: Final = -math.inf
 """As `timeout_s`: the run's `collective_timeout_s`."""
@@ -139,7 +140,9 @@ class Session:
             self._reporter.report(at, packed, mark)
             return
         self._granted = self._wish
-        self._reporter.report_files(at, packed, files, mark)
+        # What the rank waits here is told with its next report: this one has its place in line already.
+        with waiting("checkpoint_save"):
+            self._reporter.report_files(at, packed, files, mark)
 
     @property
     def around(self) -> Around:

@@ -21,6 +21,7 @@ from runfold.workers.layout import Part, StorageSpec
 from runfold.workers.link import FROM_RANK, Asked, FromRank, Go, Report, Start, Uploading, Wish
 from runfold.workers.ranklink import RankLink
 from runfold.workers.session import CheckpointUploadMode
+from runfold.workers.waits import taken
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -334,3 +335,11 @@ def test_a_wish_for_a_checkpoint_is_seen_until_one_is_reported(rank: Rank) -> No
     while session.should_checkpoint() and time.monotonic() < deadline:
         pass
     assert not session.should_checkpoint()
+
+
+def test_what_a_report_with_files_took_is_told_with_the_next(rank: Rank) -> None:
+    taken()
+    session.report({"step": 1}, checkpoint=rank.saved())
+    session.report({"step": 2})
+    assert rank.report().spent_s == {}
+    assert rank.report().spent_s["checkpoint_save"] > 0
