@@ -6,8 +6,10 @@ import statistics
 import sys
 from dataclasses import dataclass
 
+import checkpoints
 import floors
 import measures
+import msgspec
 
 from runfold.events.nats.names import Role
 
@@ -106,6 +108,37 @@ async def decisions(started: measures.Bench) -> Figure:
     )  # fmt: skip
 
 
+async def saves(started: measures.Bench) -> list[Figure]:
+    """What checkpoints cost: in the caller, until they count, and many of them."""
+    least = checkpoints.median(checkpoints.copies())
+    floor = "read, digest and write 1 MB to the disk"
+    figures: list[Figure] = []
+    for asynchronous, how in ((False, "synchronous"), (True, "asynchronous")):
+        took = (await checkpoints.save(started, asynchronous=asynchronous)).took
+        measured = f"{seconds(at(took, 0.5))} p50, {seconds(at(took, 0.99))} p99"
+        figures.append(Figure(f"`report` with a checkpoint of 1 MB, {how}", "–", measured, seconds(least), floor, True))
+    admin = await measures.connection(started, Role.ADMIN)
+    await floors.prepare(admin)
+    latencies = checkpoints.commit_latencies(await checkpoints.save(started, workers=2, size_bytes=1000))
+    publishes = [await floors.synced_publishes(admin, 5) for _ in range(RUNS_COUNT)]
+    await admin.close()
+    measured = f"{seconds(at(latencies, 0.5))} p50, {seconds(at(latencies, 0.99))} p99"
+    what, floor = "last rank's report → checkpoint committed", "5 synced publishes in a row"
+    figures.append(Figure(what, "–", measured, seconds(statistics.median(publishes)), floor, True))
+    count, kept = checkpoints.MANY_COUNT, checkpoints.KEPT_COUNT
+    many = await checkpoints.save(started, count=count, size_bytes=1000, keep=kept)
+    left = len(many.state.checkpoints.kept)
+    return [
+        *figures,
+        Figure(
+            f"{count} checkpoints of 1 kB, the last {kept} kept", "–",
+            f"{seconds(many.whole_s)}, {seconds(many.whole_s / count)} each; {left} left, "
+            f"the state has {len(msgspec.json.encode(many.state))} bytes",
+            seconds(count * least), f"as many times: {floor}", left == kept,
+        ),
+    ]  # fmt: skip
+
+
 def spread(values: list[float]) -> str:
     """Median and range of a few runs."""
     return f"{seconds(statistics.median(values))} [{seconds(min(values))} .. {seconds(max(values))}]"
@@ -119,7 +152,7 @@ async def main() -> int:
     async with measures.bench() as started:
         figures.append(await starts(started))
         restart, where = await restarts(started)
-        figures += [restart, await reports(started), await decisions(started)]
+        figures += [restart, await reports(started), await decisions(started), *await saves(started)]
     print(f"{os.cpu_count()} CPUs; median [range] of {RUNS_COUNT} runs where no percentile is named\n")
     for figure in figures:
         mark = "ok  " if figure.kept else "OVER"

@@ -1,5 +1,6 @@
 """Training functions that are measured: they note when they are entered, on the clock that all processes share."""
 
+import tempfile
 import time
 from pathlib import Path
 from typing import TypedDict
@@ -42,6 +43,39 @@ def fail_once(config: Notes) -> None:
         note(config, "raised")
         raise RuntimeError("boom")
     time.sleep(60)
+
+
+class Saves(TypedDict):
+    """How often a rank saves how much, and whether it waits for the upload."""
+
+    count: int
+    size_bytes: int
+    asynchronous: bool
+    together: bool
+
+
+def save_many(config: Saves) -> dict[str, list[float]]:
+    """Return how long each report with a checkpoint took, and when it was done, in seconds."""
+    mode = runfold.CheckpointUploadMode.ASYNC if config["asynchronous"] else runfold.CheckpointUploadMode.SYNC
+    took: list[float] = []
+    done: list[float] = []
+    for step in range(config["count"]):
+        folder = Path(tempfile.mkdtemp(prefix="runfold-bench-"))
+        (folder / f"model-{runfold.get_context().get_world_rank()}").write_bytes(b"w" * config["size_bytes"])
+        if config["together"]:
+            runfold.barrier()
+        began = time.monotonic()
+        runfold.report(
+            {"step": step},
+            checkpoint=runfold.Checkpoint.from_directory(folder),
+            checkpoint_upload_mode=mode,
+            delete_local_checkpoint_after_upload=True,
+        )
+        done.append(time.monotonic())
+        took.append(done[-1] - began)
+        if config["asynchronous"]:
+            time.sleep(0.05)  # as training would go on: an upload waits only for those before it
+    return {"took": took, "done": done}
 
 
 def report_many() -> list[int]:

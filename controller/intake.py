@@ -18,6 +18,7 @@ from runfold.controller.patience import GaveUp, Patience
 from runfold.controller.ports import JobDelivery, Unavailable
 from runfold.controller.safe import root_of, shown, shown_error
 from runfold.controller.seed import NewRun, Quarantined, Unwritten
+from runfold.controller.showing import decoded
 from runfold.controller.takeover import read_acceptance
 from runfold.controller.territory import shown_storage, storage_key
 from runfold.events.base import Origin
@@ -26,8 +27,13 @@ from runfold.events.job import RUN_ID, Job, check_run_id, decode_job, job_digest
 from runfold.events.limits import REFUSAL_EXCERPT_MAX_BYTES
 from runfold.events.refusal import JobRefused
 from runfold.events.state import Unborn
+from runfold.events.status import Status
 from runfold.events.strict import Refused
 from runfold.events.transitions import RunAccepted
+
+LET_GO_TIMEOUT_S: Final = 5.0
+LET_GO_POLL_S: Final = 0.1
+"""How long a run that is over is waited for to let its storage go, and how often that is looked at."""
 
 AGAIN_AFTER_S: Final = 0.5
 """How long to wait before the queue is asked again when the broker did not answer."""
@@ -41,6 +47,7 @@ REASON_MAX_COUNT: Final = 2000
 PEER_PREFIX: Final = "RAY_TRAIN_"
 
 _log = logging.getLogger(__name__)
+_statuses: Final = msgspec.json.Decoder(Status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +152,12 @@ class Intake:
         key = storage_key(wanted.job)
         if key is None:
             return
-        holder = await self._patience.ask(lambda: self._holder_of(key, wanted))
-        if holder == wanted.run:
+        deadline = self._setting.monotonic() + LET_GO_TIMEOUT_S
+        while (holder := await self._patience.ask(lambda: self._holder_of(key, wanted))) != wanted.run:
+            await asyncio.sleep(LET_GO_POLL_S)
+            if self._setting.monotonic() > deadline or not await self._is_ending(holder):
+                break
+        else:
             return
         if is_first:
             await self._patience.ask(lambda: self._host.owners.release(wanted.run))
@@ -155,6 +166,12 @@ class Intake:
             f"run {holder!r} writes to {shown_storage(wanted.job)}, and is not over; wait for its end, or choose "
             "another name or storage_path",
         )
+
+    async def _is_ending(self, run: str) -> bool:
+        """Whether a run that still has its storage is over: then it is about to let it go."""
+        data, _ = await self._patience.ask(self._setting.ports.run(run).status.read)
+        status = decoded(_statuses, data)
+        return status is not None and status.terminal
 
     async def _claim(self, run: str) -> str:
         return await self._patience.ask(lambda: self._host.owners.claim(run))

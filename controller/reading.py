@@ -61,8 +61,12 @@ def read_delivered(delivered: Delivered, run: str, subjects: Subjects) -> Readin
         sequence=delivered.sequence,
         inputs=inputs,
         size_bytes=len(delivered.data),
-        decisive=not all(isinstance(item, Reported | MessageMalformed) for item in inputs),
+        decisive=any(_is_decisive(item) for item in inputs),
     )
+
+
+def _is_decisive(item: AnyInput) -> bool:
+    return item.decisive if isinstance(item, Reported) else not isinstance(item, MessageMalformed)
 
 
 def _read(delivered: Delivered, run: str, subjects: Subjects) -> tuple[AnyInput, ...]:

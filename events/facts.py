@@ -129,7 +129,8 @@ class Reported(RankFact, frozen=True, kw_only=True):
     """A rank's report: its index from 0, its step if it named one, metrics (packed) where they are recorded.
 
     `checkpoint` is the directory that its files are in; `named`: the user chose it. `upload_error`: there should have
-    been one. `unread`: it is the rank's first since it was given a checkpoint to begin from, which it never asked for.
+    been one. `passing`: another rank has files in this report, and a checkpoint waits for this one. `unread`: it is the
+    rank's first since it was given a checkpoint to begin from, which it never asked for.
     `validation`: the checkpoint is to be validated. `cursor`: where the rank is in its data.
     `spent_s`: seconds since the rank's report before that went into waiting: for `data`, `checkpoint_save`,
     `checkpoint_restore`.
@@ -142,9 +143,15 @@ class Reported(RankFact, frozen=True, kw_only=True):
     named: bool = False
     unread: bool = False
     upload_error: str | None = None
+    passing: bool = False
     spent_s: dict[str, float] = {}
     validation: ValidationWish | None = None
     cursor: str | None = None
+
+    @property
+    def decisive(self) -> bool:
+        """Whether it may change a decision: then it does not wait for others to go with."""
+        return self.checkpoint is not None or self.passing or self.unread
 
 
 class RankReturned(RankFact, frozen=True, kw_only=True):

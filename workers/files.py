@@ -43,7 +43,11 @@ class Files(Protocol):
         ...
 
     def put(self, source: Path, path: str, chunk_bytes: int = CHUNK_BYTES) -> Copied:
-        """Copy a local file there; a reader sees all of it or what was there before."""
+        """Copy a local file there: a reader sees it whole, or what was there before. See `settle`."""
+        ...
+
+    def settle(self, path: str) -> None:
+        """See to it that the names of the files below a folder outlive a failure of the machine."""
         ...
 
     def get(self, path: str, target: Path) -> Copied:
@@ -58,8 +62,8 @@ class Files(Protocol):
         """Return a small file's bytes."""
         ...
 
-    def write(self, path: str, data: bytes) -> None:
-        """Replace a small file at once."""
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
+        """Replace a small file at once; `durable`: it outlives a failure of the machine."""
         ...
 
     def exists(self, path: str) -> bool:
@@ -162,7 +166,7 @@ def copy(source: BinaryIO, target: BinaryIO | None, chunk_bytes: int = CHUNK_BYT
 
 
 class _LocalFiles:
-    """A directory of this machine: files appear whole, and are on the disk when a call returns."""
+    """A directory of this machine: files appear whole, and what they hold is on the disk when a call returns."""
 
     local = True
 
@@ -177,6 +181,10 @@ class _LocalFiles:
         with source.open("rb") as reading:
             return self._replace(target, lambda writing: copy(reading, writing, chunk_bytes))
 
+    def settle(self, path: str) -> None:
+        for folder, _, _ in os.walk(path):
+            _sync_folder(Path(folder))
+
     def get(self, path: str, target: Path) -> Copied:
         target.parent.mkdir(parents=True, exist_ok=True)
         with Path(path).open("rb") as reading, target.open("wb") as writing:
@@ -189,10 +197,12 @@ class _LocalFiles:
     def read(self, path: str) -> bytes:
         return Path(path).read_bytes()
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
         target = Path(path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        self._replace(target, lambda writing: (writing.write(data), ""))
+        self._replace(target, lambda writing: (writing.write(data), ""), durable=durable)
+        if durable:
+            _sync_folder(target.parent)
 
     def exists(self, path: str) -> bool:
         return Path(path).exists()
@@ -225,18 +235,18 @@ class _LocalFiles:
         for path in paths:
             Path(path).unlink(missing_ok=True)
 
-    def _replace(self, target: Path, fill: Callable[[BinaryIO], Copied]) -> Copied:
+    def _replace(self, target: Path, fill: Callable[[BinaryIO], Copied], *, durable: bool = True) -> Copied:
         temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
             with temporary.open("xb") as writing:
                 copied = fill(writing)
                 writing.flush()
-                os.fsync(writing.fileno())
+                if durable:
+                    os.fsync(writing.fileno())
             temporary.replace(target)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        _sync_folder(target.parent)
         return copied
 
 
@@ -265,7 +275,10 @@ class _RemoteFiles:
     def read(self, path: str) -> bytes:
         return self.filesystem.cat_file(path)
 
-    def write(self, path: str, data: bytes) -> None:
+    def settle(self, path: str) -> None:
+        """An upload that is complete is safe already."""
+
+    def write(self, path: str, data: bytes, *, durable: bool = True) -> None:  # noqa: ARG002  # it is anyway
         self._make_parent(path)
         self.filesystem.pipe_file(path, data)
 

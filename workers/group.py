@@ -65,6 +65,7 @@ class RankGroup:
         self._ready: list[RankLife] = []
         self._work: tuple[int, Work | None] = (0, None)
         self._wish: str | None = None
+        self._saves: tuple[int, set[int]] = (0, set())
         self.newest: dict[int, tuple[int, int]] = {}
 
     @property
@@ -105,6 +106,7 @@ class RankGroup:
             say=self._facts.say,
             on_change=self._on_change,
             inquired=self._inquire,
+            saves=self._saves_of(attempt),
         )
         self._lives[rank] = life
         life.pause(self._paused)
@@ -207,6 +209,11 @@ class RankGroup:
                 self._wish = assignment.job.wanted
                 for life in self._lives.values():
                     life.send(Wish(self._wish))
+
+    def _saves_of(self, attempt: int) -> set[int]:
+        if self._saves[0] != attempt:
+            self._saves = (attempt, set())
+        return self._saves[1]
 
     def _begin(self) -> None:
         """Let ranks that are ready enter user code, once it is certain where they begin."""

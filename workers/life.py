@@ -48,6 +48,7 @@ from runfold.workers.prepare import Order, prepared
 from runfold.workers.spawner import Spawner
 from runfold.workers.spool import FactTooLargeError
 
+SAVES_REMEMBERED_MAX_COUNT: Final = 1024
 VALUE_PUT_TIMEOUT_S: Final = 30.0
 _LOG: Final = logging.getLogger("runfold.workers")
 
@@ -66,7 +67,7 @@ class RankLife:
     """Started by `begin`, asked to end by `end`. `over` once its process is gone and all facts about it are said.
 
     `crashed` is a bug of ours, which the owner must not outlive. `uploading`: directories that it has begun to upload
-    to and not reported.
+    to and not reported. `saves`: the reports of the attempt that ranks of this node have, or had, files in.
     """
 
     def __init__(
@@ -80,7 +81,9 @@ class RankLife:
         say: Callable[[AnyFact], None],
         on_change: Callable[[], None],
         inquired: Callable[[int, Inquire], None] = lambda _rank, _inquiry: None,
+        saves: set[int] | None = None,
     ) -> None:
+        self._saves: set[int] = set() if saves is None else saves
         self._inquiry = inquired
         self.start = order.start
         self.phase: RankPhase = "starting"
@@ -233,8 +236,11 @@ class RankLife:
                 self.phase = "running"
             case Report():
                 self._reported(message)
-            case Uploading(name):
+            case Uploading(name, index):
                 self.uploading.add(name)
+                self._saves.add(index)
+                if len(self._saves) > SAVES_REMEMBERED_MAX_COUNT:
+                    self._saves.discard(min(self._saves))
             case Asked():
                 self._begins_from = None
             case Collect():
@@ -279,6 +285,7 @@ class RankLife:
                 named=report.named,
                 unread=self._was_unread(),
                 upload_error=report.upload_error,
+                passing=report.index in self._saves,
                 validation=report.validation,
                 cursor=report.cursor,
                 spent_s=report.spent_s,

@@ -73,9 +73,10 @@ class Report(Message, frozen=True):
 
 
 class Uploading(Message, frozen=True):
-    """The rank begins to upload files to a checkpoint's directory; its report follows, unless it ends before."""
+    """The rank begins to upload files to a checkpoint's directory; report `index` follows, unless it ends before."""
 
     name: str
+    index: int
 
 
 class Asked(Message, frozen=True):

@@ -250,7 +250,7 @@ class Reporter:
         checkpoint = files.checkpoint
         if files.mode == "no_upload":
             name = _managed(storage, checkpoint)
-        self._link.send(Uploading(name))
+        self._link.send(Uploading(name, place.index))
         if files.mode == "no_upload":
             uploads.take(name, index, place.metrics, source=checkpoint)
         elif files.upload_fn is not None:
@@ -259,7 +259,7 @@ class Reporter:
                 raise ValueError(f"checkpoint_upload_fn: must return a Checkpoint, not {type(returned).__name__}")
             if (found := _managed(storage, returned)) != name:
                 name = found
-                self._link.send(Uploading(name))
+                self._link.send(Uploading(name, place.index))
             uploads.take(name, index, place.metrics, source=checkpoint)
         else:
             uploads.copy(checkpoint, name, index, place.metrics, named=files.name is not None)

@@ -83,6 +83,7 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
     data = msgspec.json.encode(manifest)
     _sweep(storage, order.name, there, manifest)
     storage.files.write(storage.inner(order.name, MANIFEST), data)
+    storage.files.settle(storage.path(order.name))
     storage.files.remove_files(storage.inner(order.name, part_name(rank)) for rank in ranks)
     return SealedAs(
         manifest_digest=hashlib.sha256(data).hexdigest(), size_bytes=manifest.size_bytes, metrics=manifest.metrics

@@ -46,7 +46,7 @@ class _Said(NamedTuple):
 
 def is_urgent(fact: AnyFact) -> bool:
     """Whether a fact can change a decision: then it and all before it go out at once."""
-    return not isinstance(fact, Reported) or fact.checkpoint is not None
+    return not isinstance(fact, Reported) or fact.decisive
 
 
 class Spool:

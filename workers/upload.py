@@ -101,6 +101,7 @@ class Uploads:
                 files = list(pool.map(put, sources))
         else:
             files = [put(file) for file in sources]
+        self.storage.files.settle(path)
         self._write_part(name, index, metrics, files)
 
     def _write_part(self, name: str, index: int, metrics: dict[str, Json], files: list[PartFile]) -> None:
@@ -115,7 +116,8 @@ class Uploads:
             metrics=metrics,
         )
         path, data = self.storage.inner(name, part_name(who.rank)), msgspec.json.encode(part)
-        retried(lambda: self.storage.files.write(path, data), self._retries, f"uploading {path}")
+        # Read by the seal alone, which is what outlives a failure of the machine.
+        retried(lambda: self.storage.files.write(path, data, durable=False), self._retries, f"uploading {path}")
 
     def _check_visible(self) -> None:
         if not self._visible:

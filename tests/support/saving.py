@@ -53,10 +53,10 @@ def killed_at_file(config):
                 count()
             return put(self, source, path, chunk_bytes)
 
-        def counted_write(self, path, data):
+        def counted_write(self, path, data, **how):
             if "checkpoint_000001" in path:
                 count()
-            write(self, path, data)
+            write(self, path, data, **how)
 
         files._LocalFiles.put, files._LocalFiles.write = counted_put, counted_write
     for step in range(first, 3):

@@ -12,7 +12,7 @@ from runfold.controller.territory import storage_key
 from runfold.events.job import Job, encode_job, resolve_job
 from runfold.events.refusal import JobRefused
 from runfold.events.requests import AbortRun
-from support.hosting import hosting, job, taken
+from support.hosting import hosting, job, status, taken
 from support.memory_ports import MemoryWorld
 from support.virtual import run_virtual
 from support.waiting import until
@@ -69,6 +69,26 @@ def test_a_path_is_free_when_its_run_is_over() -> None:
             await until(lambda: not world.owners.values)
             await taken(world, named("digits-2"))
             assert world.owners.values[where] == "digits-2"
+
+    run(story())
+
+
+def test_a_job_that_comes_while_the_run_before_lets_go_is_not_refused() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, named("digits-1"))
+            one.inbox.publish("request.abort", msgspec.json.encode(AbortRun(id="a1", reason="enough")))
+            await until(lambda: status(one).terminal and not world.owners.values)
+            held = {"digits-1": "ctl-0", str(storage_key(resolve_job(named("digits-1"), 1))): "digits-1"}
+            world.owners.values.update(held)
+
+            def let_go() -> None:
+                for held_key in held:
+                    del world.owners.values[held_key]
+
+            asyncio.get_running_loop().call_later(0.25, let_go)
+            await taken(world, named("digits-2"))
 
     run(story())
 

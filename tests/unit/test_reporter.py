@@ -112,7 +112,7 @@ def broken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_files_are_there_before_the_report_says_so(rank: Rank) -> None:
     session.report({"loss": 0.5, "step": 3}, checkpoint=rank.saved())
-    assert rank.hears() == Uploading("checkpoint_000010_2")
+    assert rank.hears() == Uploading("checkpoint_000010_2", 0)
     report = rank.report()
     assert (report.index, report.step, report.checkpoint, report.named) == (0, 3, "checkpoint_000010_2", False)
     part = rank.part("checkpoint_000010_2")
@@ -141,7 +141,7 @@ def test_order_is_kept_whatever_the_mode(rank: Rank, gate: threading.Event) -> N
     session.report({"n": 3})
     later = threading.Thread(target=lambda: session.report({"n": 4}, checkpoint=rank.saved(name="c")))
     later.start()
-    assert rank.hears() == Uploading("checkpoint_000010_2")
+    assert rank.hears() == Uploading("checkpoint_000010_2", 0)
     gate.set()
     reports = [rank.report() for _ in range(5)]
     later.join(PATIENCE_S)

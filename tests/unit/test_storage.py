@@ -86,7 +86,7 @@ def test_storage_that_is_not_shared_is_told_with_advice(storage: Storage) -> Non
 
 def test_a_write_that_vanishes_is_found_at_once(tmp_path: Path) -> None:
     class Forgetful(_LocalFiles):
-        def write(self, path: str, data: bytes) -> None:
+        def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
             pass
 
     spec = StorageSpec(url=str(tmp_path), name="digits")
@@ -96,7 +96,7 @@ def test_a_write_that_vanishes_is_found_at_once(tmp_path: Path) -> None:
 
 def test_a_rival_that_marks_at_the_same_time_is_named(tmp_path: Path) -> None:
     class Contested(_LocalFiles):
-        def write(self, path: str, data: bytes) -> None:
+        def write(self, path: str, data: bytes, *, durable: bool = True) -> None:
             super().write(path, data.replace(b"digits-1", b"rival-9"))
 
     spec = StorageSpec(url=str(tmp_path), name="digits")
@@ -106,7 +106,7 @@ def test_a_rival_that_marks_at_the_same_time_is_named(tmp_path: Path) -> None:
 
 def test_a_local_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     class Torn(_LocalFiles):
-        def _replace(self, target: Path, fill: object) -> tuple[int, str]:
+        def _replace(self, target: Path, fill: object, *, durable: bool = True) -> tuple[int, str]:
             def torn(writing: object) -> tuple[int, str]:
                 raise OSError("the disk is full")
 
