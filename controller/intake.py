@@ -19,7 +19,7 @@ from runfold.controller.ports import JobDelivery, Unavailable
 from runfold.controller.safe import root_of, shown, shown_error
 from runfold.controller.seed import NewRun, Quarantined, Unwritten
 from runfold.controller.showing import decoded
-from runfold.controller.takeover import read_acceptance
+from runfold.controller.takeover import BeginningLost, read_acceptance
 from runfold.controller.territory import shown_storage, storage_key
 from runfold.events.base import Origin
 from runfold.events.conclusions import JobTaken
@@ -194,7 +194,10 @@ class Intake:
     async def _exists(self, wanted: Wanted) -> bool:
         """Whether the log holds the run that is asked for; raise `Refused` when it holds another by that id."""
         log = self._setting.ports.run(wanted.run).log
-        accepted = await self._patience.ask(lambda: read_acceptance(log, wanted.run))
+        try:
+            accepted = await self._patience.ask(lambda: read_acceptance(log, wanted.run))
+        except BeginningLost as lost:
+            raise Refused("$.id", f"{lost}; choose another id") from None
         if accepted is None:
             return False
         if not wanted.is_run_of(accepted):

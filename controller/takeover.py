@@ -156,8 +156,13 @@ async def check_beginning(log: Log, run: str, base: StateSnapshot, kept: Iterabl
         )
 
 
+class BeginningLost(Exception):
+    """A run of that id existed, and its log does not begin with entry 0 any more: archived and purged, or damaged."""
+
+
 async def read_acceptance(log: Log, run: str) -> RunAccepted | None:
-    """Return what entry 0 says of a run's job, None when there is no entry 0."""
+    """Return what entry 0 says of a run's job, None when there never was one. Raises `BeginningLost`."""
+    later_n = 0
     async for stored in log.read():
         try:
             entry = decode_entry(stored.data)
@@ -165,4 +170,8 @@ async def read_acceptance(log: Log, run: str) -> RunAccepted | None:
             continue
         if (entry.run, entry.n, entry.prev) == (run, 0, GENESIS):
             return next((item for item in entry.transitions if isinstance(item, RunAccepted)), None)
+        if entry.run == run:
+            later_n = max(later_n, entry.n)
+    if later_n:
+        raise BeginningLost(f"run {run!r} existed: its log still holds entry {later_n}")
     return None

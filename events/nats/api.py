@@ -172,6 +172,11 @@ class Api:
         answer = await self._call(f"STREAM.PURGE.{stream}", msgspec.json.encode(body), _Purged)
         return answer.purged
 
+    async def purge_all(self, stream: str, subject: str) -> int:
+        """Remove every message on a subject (wildcards allowed); return how many."""
+        answer = await self._call(f"STREAM.PURGE.{stream}", msgspec.json.encode({"filter": subject}), _Purged)
+        return answer.purged
+
     async def message_at(self, stream: str, sequence: int) -> StoredMessage | None:
         """Return the message of a sequence, asked of the stream's leader."""
         return await self._message(stream, {"seq": sequence})

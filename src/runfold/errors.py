@@ -6,6 +6,7 @@ RunfoldError (exit code 1)
 ├── NotFoundError                          4   no such run, on the service or in the archive
 ├── UnreachableError (ConnectionError)     5   no broker answers
 ├── NotAcceptedError                       1   the controller refused a job or a request
+├── RestoreRefusedError                    1   nothing to restore, or nothing to restore it from; nothing was changed
 ├── NoAnswerError (TimeoutError)           1   nobody answered a request in time; it may still be done
 ├── ServiceError                           1   a process of our own did not start, or ended too early
 │   └── StreamsLostError                   1   the broker came back without what it kept; nothing is made anew
@@ -34,6 +35,7 @@ __all__ = [
     "NotAcceptedError",
     "NotFoundError",
     "PreemptionError",
+    "RestoreRefusedError",
     "RunAbortedError",
     "RunfoldError",
     "ServiceError",
@@ -73,6 +75,10 @@ class UnreachableError(RunfoldError, ConnectionError):
 
 class NotAcceptedError(RunfoldError):
     """The controller refused a job or a request; the message says why, nothing else changed."""
+
+
+class RestoreRefusedError(RunfoldError):
+    """There is nothing to restore, or nothing fit to restore it from; nothing was changed."""
 
 
 class NoAnswerError(RunfoldError, TimeoutError):

@@ -13,6 +13,7 @@ from runfold.errors import NotAcceptedError
 from runfold.events.beats import RunnerBeat
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry
 from runfold.events.fold import fold
+from runfold.events.nats.generations import generation_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -106,7 +107,8 @@ async def follow_run(
     subjects = client.names.subjects
     beats = await client.connection.subscribe(subjects.beats(run), following.take_beat)
     try:
-        async with client.following(client.names.log, [subjects.log(run)], following.take):
+        generation = await generation_of(client.connection, run)
+        async with client.following(client.names.log, [subjects.log(run, generation)], following.take):
             yield following
     finally:
         await client.connection.unsubscribe(beats)

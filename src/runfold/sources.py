@@ -61,9 +61,9 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
 
 async def live_history(client: Client, run: str) -> History | None:
     """Return the history in a run's live log; None when the service has nothing of it."""
-    from runfold.events.nats.log import JetStreamLog
+    from runfold.events.nats.generations import open_log
 
-    history = await read_log(JetStreamLog(client.connection, run), run)
+    history = await read_log(await open_log(client.connection, run), run)
     return history if history.links or history.damages else None
 
 

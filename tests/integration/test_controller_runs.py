@@ -12,14 +12,12 @@ import pytest_asyncio
 
 from runfold.events.beats import Folded
 from runfold.events.conclusions import ControllerStarted
-from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.facts import (
     FactMessage,
     RankFailed,
     Released,
     Reported,
 )
-from runfold.events.job import Job
 from runfold.events.nats.api import Api
 from runfold.events.nats.cells import owner_cells
 from runfold.events.nats.connection import Connection
@@ -27,7 +25,7 @@ from runfold.events.nats.names import Role
 from runfold.events.requests import AbortRun
 from support.broker import BrokerForTest
 from support.controller import Observer, Voice, controller
-from support.groups import RUN, Group
+from support.groups import RUN, Group, asked
 from support.waiting import until
 
 
@@ -43,17 +41,8 @@ async def workers(broker: BrokerForTest) -> AsyncIterator[Connection]:
     yield await broker.connect(Role.WORKER)
 
 
-def job(run: str = RUN) -> Job:
-    return Job(
-        id=run,
-        entrypoint="examples.digits:train",
-        scaling=ScalingConfig(num_workers=2),
-        failure=FailureConfig(max_failures=1),
-    )
-
-
 async def running(observer: Observer, workers: Connection, run: str = RUN) -> Group:
-    await observer.submit(job(run))
+    await observer.submit(asked(run))
     await observer.assignment(run)
     group = Group(workers, observer, run)
     await group.trains()
@@ -198,7 +187,7 @@ async def test_many_runs_side_by_side(broker: BrokerForTest, observer: Observer,
 
 async def test_entries_are_plain_json_for_people(broker: BrokerForTest, observer: Observer) -> None:
     async with controller(broker):
-        await observer.submit(job())
+        await observer.submit(asked())
         await observer.status(RUN)
     api = Api(observer.connection)
     message = await api.last_message(observer.names.log, observer.names.subjects.log(RUN))

@@ -7,11 +7,9 @@ from itertools import pairwise
 
 import pytest
 
-from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.entry import Entry, decode_entry, hash_entry
 from runfold.events.facts import Reported
 from runfold.events.fold import fold_all
-from runfold.events.job import Job
 from runfold.events.nats.cells import owner_cells
 from runfold.events.nats.consume import Delivered, Follower
 from runfold.events.nats.log import JetStreamLog
@@ -23,24 +21,13 @@ from runfold.replay.verify import verify
 from support.broker import BrokerForTest
 from support.controller import Observer
 from support.controllers import ControllerProcess, controllers
-from support.groups import RUN, Group
+from support.groups import RUN, Group, asked
 from support.waiting import until
 
 
 async def watching(broker: BrokerForTest) -> tuple[Observer, Group]:
     observer = Observer(await broker.connect(Role.CLIENT))
     return observer, Group(await broker.connect(Role.WORKER), observer)
-
-
-async def submit(observer: Observer) -> None:
-    await observer.submit(
-        Job(
-            id=RUN,
-            entrypoint="examples.digits:train",
-            scaling=ScalingConfig(num_workers=2),
-            failure=FailureConfig(max_failures=1),
-        )
-    )
 
 
 async def holder(observer: Observer, running: list[ControllerProcess]) -> ControllerProcess:
@@ -84,7 +71,7 @@ def epochs(entries: list[Entry]) -> list[str]:
 async def test_another_controller_has_the_run_of_one_that_ends(broker: BrokerForTest, number: signal.Signals) -> None:
     observer, group = await watching(broker)
     async with controllers(broker, 2) as running:
-        await submit(observer)
+        await observer.submit(asked())
         await observer.assignment(RUN)
         await group.trains()
         await reports(group, 0, 5)
@@ -103,7 +90,7 @@ async def test_another_controller_has_the_run_of_one_that_ends(broker: BrokerFor
 async def test_a_controller_alone_takes_its_runs_up_again_when_it_is_started_again(broker: BrokerForTest) -> None:
     observer, group = await watching(broker)
     async with controllers(broker, 1) as running:
-        await submit(observer)
+        await observer.submit(asked())
         await observer.assignment(RUN)
         await group.trains()
         running[0].signal(signal.SIGKILL)
@@ -140,7 +127,7 @@ async def test_a_controller_stopped_behind_an_append_is_fenced_when_it_wakes(bro
         stopper.process = running[0]
         follower = Follower(observer.connection, broker.names.log, [broker.names.subjects.log(RUN)], stopper.see)
         follower.start()
-        await submit(observer)
+        await observer.submit(asked())
         async with controllers(broker, 1, first=1):
             await observer.assignment(RUN)
             await group.trains()

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.facts import Placed, RankReturned, RankStarted, Released, RunnerReady
+from runfold.events.job import Job
 from runfold.events.nats.connection import Connection
 from support.controller import Observer, Voice
 
 RUN = "digits-1"
+
+
+def asked(run: str = RUN) -> Job:
+    """A job of two ranks that may fail once."""
+    return Job(
+        id=run,
+        entrypoint="examples.digits:train",
+        scaling=ScalingConfig(num_workers=2),
+        failure=FailureConfig(max_failures=1),
+    )
 
 
 class Group:

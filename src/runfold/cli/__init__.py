@@ -25,6 +25,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "goodput": ("runfold.cli.goodput", "Tell what a run's time went into"),
     "export": ("runfold.cli.export", "Write a run as one file, as tables, or as a trace"),
     "archive": ("runfold.cli.archive", "Archive a run to a directory or URL"),
+    "restore": ("runfold.cli.restore", "Bring a damaged log back from an archive"),
+    "gc": ("runfold.cli.gc", "Give back what the broker keeps of runs that are archived"),
     "doctor": ("runfold.cli.doctor", "Check this machine and the service"),
     "schema": ("runfold.cli.schema", "Print the JSON schema of a kind of message"),
     "version": ("runfold.cli.version", "Print versions"),

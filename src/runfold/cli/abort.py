@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runfold.admin import open_admin
 from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.show import print_json, print_text
 from runfold.events.requests import AbortRun
+from runfold.forcing import force_stop
 from runfold.ids import new_request_id
 from runfold.locate import find
 
+if TYPE_CHECKING:
+    from runfold.locate import Where
+
 ReasonOption = Annotated[
     str, typer.Option("--reason", metavar="TEXT", help="Why; kept in the log.", show_default=False)
+]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Stop the group of a quarantined run, outside its log (administrators).")
 ]
 
 
 def command(
     run: RunArgument,
     reason: ReasonOption,
+    force: ForceOption = False,
     output: OutputOption = "text",
     data: DataOption = None,
     server: ServerOption = None,
@@ -29,9 +38,18 @@ def command(
 ) -> None:
     """Ask for a run to be ended as aborted, and wait for the answer. The run then shuts down in an orderly way."""
     where = find(data, server, context)
+    if force:
+        answer = asyncio.run(_force(where, run, reason))
+        print_json({"run": run, "answer": answer}) if output == "json" else print_text(f"{run}: {answer}")
+        return
     request = AbortRun(id=new_request_id(), reason=reason, by=where.settings.user)
     answer = asyncio.run(ask(where, run, request))
     if output == "json":
         print_json({"run": run, "request": request.id, "answer": answer})
     else:
         print_text(f"{run}: {answer}")
+
+
+async def _force(where: Where, run: str, reason: str) -> str:
+    async with open_admin(where) as admin:
+        return await force_stop(admin, run, reason)

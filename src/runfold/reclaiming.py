@@ -1,0 +1,101 @@
+"""`gc`: what the broker keeps of runs that ended long ago, and that an archive holds whole, is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.errors import UsageError
+from runfold.events.base import Document
+from runfold.events.entry import hash_entry
+from runfold.events.nats.api import Api
+from runfold.events.nats.cells import status_cells
+from runfold.events.nats.generations import generation_of, generations
+from runfold.events.status import Status
+from runfold.replay.archive import archive_path
+from runfold.replay.errors import ReplayError
+from runfold.replay.source import load
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runfold.events.nats.connection import Connection
+
+_AGE: Final = re.compile(r"(?P<count>\d{1,6}(?:\.\d+)?)(?P<unit>[smhd])")
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+class Reclaimed(Document, frozen=True, kw_only=True):
+    """A run that was looked at: given back, or kept and why."""
+
+    run: str
+    ended_at: str
+    messages: int = 0
+    kept: str | None = None
+
+
+def parse_age(text: str) -> float:
+    """Return an age in seconds: `30d`, `12h`, `90m`, `3600s`; raise `UsageError` for anything else."""
+    found = _AGE.fullmatch(text.strip())
+    if found is None:
+        raise UsageError(f"--older-than: {text!r} is no age; give a number and s, m, h or d, as in 30d")
+    return float(found["count"]) * _UNITS[found["unit"]]
+
+
+async def reclaim(admin: Connection, data_dir: Path, older_than_s: float, *, dry_run: bool = False) -> list[Reclaimed]:
+    """Purge runs that ended so long ago and whose archive verifies; the last entry stays, so that no id is used twice.
+
+    Raises:
+        BrokerError: the broker did not answer; what was purged is purged, the same call goes on.
+    """
+    before = datetime.now(UTC) - timedelta(seconds=older_than_s)
+    done: list[Reclaimed] = []
+    for key, cell in sorted((await status_cells(admin).read_all()).items()):
+        status = msgspec.json.decode(cell.data, type=Status) if cell.data else None
+        if status is None or not status.terminal or datetime.fromisoformat(status.since) > before:
+            continue
+        kept = await _why_kept(admin, data_dir, status)
+        purged = 0 if kept is not None or dry_run else await _purge(admin, key)
+        done.append(Reclaimed(run=key, ended_at=status.since, messages=purged, kept=kept))
+    return done
+
+
+async def _why_kept(admin: Connection, data_dir: Path, status: Status) -> str | None:
+    """Return why a run must stay; None when its archive holds all of it."""
+    names, api = admin.names, Api(admin)
+    subject = names.subjects.log(status.run, await generation_of(admin, status.run))
+    last = await api.last_message(names.log, subject)
+    if last is None:
+        return "its log holds nothing"
+    digest = hash_entry(last.data)
+    try:
+        archive = await asyncio.to_thread(load, archive_path(data_dir, status.run), deep=True)
+    except ReplayError as error:
+        return f"it is not archived: {error}"
+    if archive.damages:
+        return f"its archive does not verify: {archive.trouble}"
+    if archive.head.hash != digest or status.head.hash != digest:
+        return "its archive, its log and its status do not end alike; see `runfold audit`"
+    return None
+
+
+async def _purge(admin: Connection, run: str) -> int:
+    """Purge a run's messages; its log last, so that a purge cut short is done again. Return how many."""
+    names, api = admin.names, Api(admin)
+    everything = f"{names.namespace}.run.{run}"
+    purged = 0
+    for stream, subject in (
+        (names.output, f"{everything}.out.>"),
+        (names.inbox, f"{everything}.>"),
+        (names.stream_of(names.snapshots_bucket), names.key_subject(names.snapshots_bucket, f"{run}.*")),
+        (names.assignments, names.subjects.assignment(run)),
+    ):
+        purged += await api.purge_all(stream, subject)
+    for generation in await generations(admin, run):
+        purged += await api.purge(names.log, names.subjects.log(run, generation), 0, keep=1)
+    status = names.stream_of(names.status_bucket), names.key_subject(names.status_bucket, run)
+    return purged + await api.purge_all(*status)
