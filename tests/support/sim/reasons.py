@@ -38,7 +38,11 @@ def explains(harm: Harm, failure: Failure) -> bool:
             return False
 
 
+def some_late(truth: Truth, run: str) -> bool:
+    """Whether somebody could not do in time, or not say, what a timer of the run waits for."""
+    return any(harm.run == run and harm.kind == "late" for harm in truth.harms)
+
+
 def was_late(truth: Truth, run: str, failure: Failure) -> bool:
-    """Whether a start took too long because nobody could say anything."""
-    late = any(harm.run == run and harm.kind == "late" for harm in truth.harms)
-    return late and failure.kind == "start_timeout"
+    """Whether a start took too long for such a reason."""
+    return failure.kind == "start_timeout" and some_late(truth, run)

@@ -37,7 +37,7 @@ class Weather:
             "disk_is_full": self._disk_is_full,
             "inbox_is_lost": self._inbox_is_lost,
             "supervisor_dies": self._supervisor_dies,
-            "supervisor_is_cut_off": lambda spell: self._cut_off(spell, "pool"),
+            "supervisor_is_cut_off": self._supervisor_is_cut_off,
             "runner_dies": self._runner_dies,
             "runner_is_cut_off": lambda spell: self._cut_off(spell, self._some_node()),
             "node_dies": self._node_dies,
@@ -137,7 +137,7 @@ class Weather:
         await self._lasts(spell, self._room)
 
     def _nobody_can_speak(self) -> None:
-        """Who has to be heard in time may rightly be late: the controller cannot see that others cannot store."""
+        """Who has to be heard in time may rightly be late: the controller cannot see what keeps others from it."""
         for run in self._user.jobs:
             self._world.truth.harm(Harm(run, "late", 0))
 
@@ -155,8 +155,13 @@ class Weather:
     # --- the pool
 
     async def _supervisor_dies(self, spell: Spell) -> None:
+        self._nobody_can_speak()
         self._pool.die()
         await self._lasts(spell, self._pool.start)
+
+    async def _supervisor_is_cut_off(self, spell: Spell) -> None:
+        self._nobody_can_speak()
+        await self._cut_off(spell, "pool")
 
     def _living(self) -> list[SimRunner]:
         return [runner for runner in self._world.truth.runners if runner.alive]
