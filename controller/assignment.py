@@ -23,7 +23,7 @@ from runfold.events.state import (
     Scheduling,
     ShuttingDown,
 )
-from runfold.events.tasks import AT_THE_POOL
+from runfold.events.tasks import AT_THE_POOL, STACKS
 
 if TYPE_CHECKING:
     from runfold.events.entry import Head
@@ -167,11 +167,13 @@ def _tasks(state: RunState) -> tuple[Task, ...]:
         runner = next((place.source for place in places if place.healthy), "")
     if group is not None and group.released:
         runner = state.supervisor
-    return tuple(
-        replace(one.task, source=state.supervisor if one.task.kind in AT_THE_POOL else runner)
-        for one in state.tasks
-        if one.end is None
-    )
+    return tuple(replace(one.task, source=_doer(state, one.task, runner)) for one in state.tasks if one.end is None)
+
+
+def _doer(state: RunState, task: Task, runner: str) -> str:
+    if task.kind == STACKS:
+        return str(task.arguments.get("source", ""))
+    return state.supervisor if task.kind in AT_THE_POOL else runner
 
 
 def _stop_order(state: RunState) -> StopOrder:

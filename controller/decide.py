@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from runfold.controller.decision import Decision, Unsettled
 from runfold.controller.failing import exclude, revise
 from runfold.controller.keeping import keep
+from runfold.controller.looking import look
 from runfold.controller.policies import DEFAULT
 from runfold.controller.requests import answer
 from runfold.controller.steps import step_of_state
@@ -79,7 +80,7 @@ def _next_step(state: RunState, policies: Policies) -> Sequence[AnyTransition]:
         return (_take_over(state, state.taking_over),)
     if state.pending:
         return answer(state, state.pending[0])
-    return revise(state) or exclude(state) or keep(state) or step_of_state(state, policies)
+    return revise(state) or exclude(state) or keep(state) or look(state) or step_of_state(state, policies)
 
 
 def _accept(unborn: Unborn, inputs: Sequence[AnyInput]) -> RunAccepted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from runfold.controller.budgets import backoff_s
+from runfold.controller.looking import hangs
 from runfold.controller.words import listed
 from runfold.events.base import relative
 from runfold.events.edges import state_name
@@ -30,7 +31,7 @@ def open_failures(state: RunState) -> tuple[Failure, ...]:
     if group is None or group.handled:
         return ()
     told = [_as_preempted(state, failure) for failure in group.failures if not _moot(group, failure)]
-    return (*told, *_hangs(state, group), *_storage(state, group))
+    return (*told, *hangs(state, group), *_storage(state, group))
 
 
 def _moot(group: Group, failure: Failure) -> bool:
@@ -55,31 +56,6 @@ def _storage(state: RunState, group: Group) -> tuple[Failure, ...]:
         return ()
     error = replace(trouble.error, kind="storage")
     return (Failure(kind="storage", attempt=group.attempt, node="", error=error, t=state.t, cause=trouble.cause),)
-
-
-def _hangs(state: RunState, group: Group) -> tuple[Failure, ...]:
-    stuck = group.stuck
-    if stuck is None or stuck.limit_s is None or stuck.quiet_s < stuck.limit_s:
-        return ()
-    ranks = [group.ranks[rank] for rank in stuck.ranks if 0 <= rank < len(group.ranks)]
-    return tuple(
-        Failure(
-            kind="hang",
-            attempt=group.attempt,
-            node=rank.node,
-            error=ErrorInfo(
-                type="NoProgress",
-                message=f"no report for {stuck.quiet_s:g} s, and timeouts.progress_timeout_s is {stuck.limit_s:g}",
-                kind="hang",
-            ),
-            t=state.t,
-            cause=stuck.cause,
-            rank=rank.rank,
-            life=rank.life,
-        )
-        for rank in ranks
-        if rank.phase == "running"
-    )
 
 
 def timed_out(state: RunState) -> Failure | None:

@@ -13,7 +13,7 @@ from runfold.controller.words import listed
 from runfold.events.base import Value, relative
 from runfold.events.checkpoints import ValidationWish, doomed, ranks_in, score_of
 from runfold.events.state import Rescheduling, Resizing, Restarting, Scheduling, ShuttingDown
-from runfold.events.tasks import DELETE, DOUBT, HOOK, OPEN, SEAL, VALIDATION, Task, seal_id
+from runfold.events.tasks import DELETE, DOUBT, HOOK, OPEN, SEAL, STACKS, VALIDATION, Task, seal_id
 from runfold.events.transitions import (
     CheckpointCommitted,
     CheckpointsDoubted,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 NAMES_AT_ONCE_MAX: Final = 32
 """Directories that one task deletes at most."""
+RANKS_IN_WORDS_MAX: Final = 8
 
 
 class Found(Value, frozen=True, kw_only=True):
@@ -116,6 +117,9 @@ def _closed(state: RunState, one: OpenTask, end: TaskEnd) -> AnyTransition:
 
 def _ending_words(one: OpenTask, end: TaskEnd) -> str:
     task = one.task
+    if task.kind == STACKS and end.outcome == "done":
+        seen = [f"rank {one.rank} {one.words}" for one in end.seen]
+        return listed(seen, RANKS_IN_WORDS_MAX) or "there was no rank to look at"
     what = {
         SEAL: f"checkpoint {task.id.removeprefix(f'{SEAL}:')} is not committed",
         OPEN: "the storage was looked into: nothing to continue from",
@@ -130,6 +134,7 @@ def _ending_words(one: OpenTask, end: TaskEnd) -> str:
         OPEN: "the storage cannot be used",
         DELETE: f"not deleted: {listed(names_of(task))}",
         DOUBT: f"not marked as doubtful: {listed(names_of(task))}",
+        STACKS: f"the ranks on {task.arguments.get('source')} could not be looked at",
         HOOK: f"the gate {task.arguments.get('hook')} gave no answer",
     }.get(task.kind, what)
     return f"{failed}: {why}"

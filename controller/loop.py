@@ -32,6 +32,7 @@ from runfold.controller.seed import (
 )
 from runfold.controller.showing import Showing
 from runfold.controller.takeover import LogDamaged, check_beginning, read_run
+from runfold.controller.vigil import Vigil
 from runfold.controller.waiting import Waiting
 from runfold.events.conclusions import ControllerStarted
 from runfold.events.entry import AnyInput, Head, hash_entry
@@ -77,6 +78,7 @@ class Loop:
         self._wake = asyncio.Event()
         self._patience = Patience(f"run {run}")
         self._fold = fold_version(me.decider.version)
+        self._vigil = Vigil(ports.ear, self._wake.set)
         self._showing = Showing(run, ports, is_new=job is not None, fold=self._fold)
         self._owner: asyncio.TaskGroup | None = None
         self._beside: list[asyncio.Task[None]] = []
@@ -106,6 +108,7 @@ class Loop:
             _log.error("run %s: an error in its loop\n%s", self.run_id, shown_error(error))
             ending = Quarantined(f"an error in the controller: {shown(root_of(error))}")
         finally:
+            await self._vigil.close()
             await self._ports.inbox.close()
         if isinstance(ending, Quarantined):
             await self._mark(ending.reason)
@@ -142,6 +145,7 @@ class Loop:
             now_s = await ask(lambda: stored_at_s(log, self._last_sequence))
             self._clock.advance(min((now_s or known.stored_at_s) - known.stored_at_s, TAKEOVER_GAP_MAX_S))
         await ask(lambda: self._ports.inbox.open(state.cursor, self._wake.set))
+        await ask(lambda: self._vigil.open(state))
         return state
 
     async def _read_back(self) -> KnownRun:
@@ -169,7 +173,8 @@ class Loop:
             while not waiting.full and (delivered := self._ports.inbox.take()) is not None:
                 waiting.add(read_delivered(delivered, self.run_id, self._subjects), self._clock.now())
             t = self._clock.now()
-            timers = self._alarm.due(state, t, caught_up=self._ports.inbox.caught_up)
+            caught_up = self._ports.inbox.caught_up
+            timers = (*self._vigil.concluded(caught_up=caught_up), *self._alarm.due(state, t, caught_up=caught_up))
             if timers or (waiting.due_t is not None and waiting.due_t <= t):
                 return await self._turn(state, waiting, timers)
             due = [due_t for due_t in (waiting.due_t, self._alarm.wake_t(state, t)) if due_t is not None]
@@ -227,6 +232,7 @@ class Loop:
             self._showing.accepted_at = self._showing.accepted_at or entry.at
             self._clock.start()
             self.standing.set()
+        self._vigil.see(after)
         self._showing.tell(entry)
         self._showing.show(after, self._head, decided=bool(entry.transitions))
         self._showing.keep(after, self._head, self._last_sequence)

@@ -55,7 +55,7 @@ async def serve(
             return connection
 
         appends, hears = await link("appends", PENDING_NONE), await link("hears")
-        ports = BrokerPorts(appends, hears, await link("lease", PENDING_NONE))
+        ports = BrokerPorts(appends, hears, await link("lease", PENDING_NONE), await link("beats"))
         opened.push_async_callback(ports.close)
         setting = Setting(
             ports=ports,

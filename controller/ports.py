@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
+    from runfold.controller.liveness import Heard
     from runfold.events.log import Log
 
 
@@ -111,6 +112,18 @@ class Lease(Protocol):
         ...
 
 
+class Ear(Protocol):
+    """One run's beats and its pool's, and the seconds in which they could be heard."""
+
+    async def open(self, pool: str, on_tick: Callable[[Heard, float], None]) -> None:
+        """Call `on_tick` about each half second, with what was heard since and how much of it was observed time."""
+        ...
+
+    async def close(self) -> None:
+        """Hear nothing more."""
+        ...
+
+
 class JobDelivery(Protocol):
     """A published job, given to this controller until it is answered or `JOBS_ACK_WAIT_S` is over."""
 
@@ -159,7 +172,10 @@ class Snapshots(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunPorts:
-    """What one run's loop speaks through. `say_folded` is core NATS: said once, and lost while nobody can hear."""
+    """What one run's loop speaks through. `say_folded` is core NATS: said once, and lost while nobody can hear.
+
+    Without an `ear` nobody's silence is ever noticed.
+    """
 
     log: Log
     inbox: Inbox
@@ -167,6 +183,7 @@ class RunPorts:
     status: Board
     snapshots: Snapshots
     say_folded: Callable[[bytes], Awaitable[None]]
+    ear: Ear | None = None
 
 
 class Ports(Protocol):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from runfold.controller.looking import looks
 from runfold.controller.policies import wanted_workers
-from runfold.events.base import Value, relative
+from runfold.events.base import Cause, Value, relative
 from runfold.events.requests import (
     AbortRun,
     AdmitNode,
@@ -52,6 +53,8 @@ def answer(state: RunState, waiting: PendingRequest) -> Sequence[AnyTransition]:
     if isinstance(said, No):
         return [RequestRefused(id=request.id, request=name, by=request.by, cause=cause, reason=said.reason)]
     accepted = RequestAccepted(id=request.id, request=name, by=request.by, cause=cause, reason=said.reason)
+    if isinstance(request, DumpStacks):
+        return [accepted, *looks(state, cause, said.reason)]
     if isinstance(request, AdmitNode):
         return [accepted, NodeAdmitted(node=request.node, cause=cause, reason=said.reason)]
     return [accepted]
@@ -87,7 +90,9 @@ def _judged(state: RunState, request: AnyRequest) -> Yes | No:
         case CheckpointNow() | StopAtCheckpoint():
             return No("the run is ending") if ending(state) else _checkpoint(state, request)
         case DumpStacks():
-            return No("this version of runfold does not dump stacks")
+            if not looks(state, Cause(input=0), ""):
+                return No("no rank is at work")
+            return Yes(f"{request.by or 'somebody'} asked to see what the ranks do")
         case Join():
             return Yes("a source joined")
         case _:

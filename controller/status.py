@@ -26,7 +26,8 @@ from runfold.events.tasks import HOOK, SEAL
 if TYPE_CHECKING:
     from runfold.events.base import Cause
     from runfold.events.entry import Head
-    from runfold.events.state import Group, RunState
+    from runfold.events.stacks import RankSeen
+    from runfold.events.state import Group, Rank, RunState
 
 
 def status(state: RunState, head: Head, accepted_at: str) -> Status:
@@ -105,9 +106,22 @@ def cause_words(cause: Cause) -> str:
 
 
 def _ranks(group: Group | None) -> tuple[RankStatus, ...]:
-    ranks = group.ranks if group is not None else ()
-    return tuple(
-        RankStatus(rank=rank.rank, node=rank.node, phase=rank.phase, step=rank.step, index=rank.index) for rank in ranks
+    if group is None:
+        return ()
+    seen = {one.rank: one for one in group.seen}
+    return tuple(_rank(rank, seen.get(rank.rank)) for rank in group.ranks)
+
+
+def _rank(rank: Rank, seen: RankSeen | None) -> RankStatus:
+    return RankStatus(
+        rank=rank.rank,
+        node=rank.node,
+        phase=rank.phase,
+        step=rank.step,
+        index=rank.index,
+        doing=seen.doing if seen is not None else None,
+        where=seen.where if seen is not None else None,
+        stacks=seen.stacks if seen is not None else None,
     )
 
 

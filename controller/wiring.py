@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from runfold.controller.ears import Ears, RunEar
+from runfold.controller.liveness import Heard
 from runfold.controller.ports import Delivered, JobDelivery, Renewal, RunPorts, Unavailable
 from runfold.controller.safe import shown
 from runfold.events.log import AppendResult, LogUnavailable, Stored
@@ -43,8 +45,9 @@ def _asking() -> Iterator[None]:
 class BrokerPorts:
     """See `runfold.controller.ports.Ports`. `close` ends what was opened; the connections are their maker's."""
 
-    def __init__(self, appends: Connection, hears: Connection, leases: Connection) -> None:
+    def __init__(self, appends: Connection, hears: Connection, leases: Connection, beats: Connection) -> None:
         self._appends, self._hears, self._leases = appends, hears, leases
+        self._ears = Ears(beats)
         self._assignments, self._statuses = assignment_cells(appends), status_cells(appends)
         self.jobs = _JobQueue(hears, appends)
         self.owners = _Bucket(owner_cells(appends))
@@ -75,11 +78,13 @@ class BrokerPorts:
             status=_Board(self._statuses, run),
             snapshots=_Snapshots(RunSnapshots(self._appends, run)),
             say_folded=say_folded,
+            ear=_RunEar(self._ears.run(run)),
         )
 
     async def close(self) -> None:
-        """Take no more jobs."""
+        """Take no more jobs, and hear nobody."""
         await self.jobs.close()
+        await self._ears.close()
 
 
 class _Lease:
@@ -179,6 +184,20 @@ class _RunInbox:
         if self._inbox is not None:
             await self._inbox.close()
             self._inbox = None
+
+
+class _RunEar:
+    """One run's beats."""
+
+    def __init__(self, ear: RunEar) -> None:
+        self._ear = ear
+
+    async def open(self, pool: str, on_tick: Callable[[Heard, float], None]) -> None:
+        with _asking():
+            await self._ear.open(pool, on_tick)
+
+    async def close(self) -> None:
+        await self._ear.close()
 
 
 class _Board:

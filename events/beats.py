@@ -10,7 +10,7 @@ RankPhase = Literal["waiting", "starting", "running", "returned", "failed", "exi
 
 
 class RankBeat(Value, frozen=True, kw_only=True):
-    """One rank at a glance."""
+    """One rank at a glance. `paused`: it said that it will make no report for a while, and is not to be missed."""
 
     rank: int
     phase: RankPhase
@@ -18,6 +18,7 @@ class RankBeat(Value, frozen=True, kw_only=True):
     step: int | None = None
     memory_bytes: int | None = None
     cpu: float | None = None
+    paused: bool = False
 
 
 class RunnerBeat(Document, frozen=True, kw_only=True):

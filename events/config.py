@@ -217,6 +217,7 @@ class Timeouts(Config, frozen=True):
     report_flush_s: float = 0.5
     unreachable_after_s: float = 10.0
     lost_after_s: float = 60.0
+    lost_alone_after_s: float = 600.0
     start_timeout_s: float = 60.0
     import_timeout_s: float = 600.0
     stop_grace_s: float = 5.0

@@ -9,6 +9,7 @@ import msgspec
 from runfold.events.base import Document, Json, Origin, Value, snake_case
 from runfold.events.checkpoints import ValidationWish
 from runfold.events.failures import ErrorInfo
+from runfold.events.stacks import RankSeen
 from runfold.events.tasks import TaskOutcome
 
 
@@ -195,12 +196,16 @@ class CheckpointSealed(Fact, frozen=True, kw_only=True):
 
 
 class TaskEnded(Fact, frozen=True, kw_only=True):
-    """A task beside the group (validation, hook, seal, delete) is over. A seal that is done says `CheckpointSealed`."""
+    """A task beside the group (validation, hook, seal, delete) is over. A seal that is done says `CheckpointSealed`.
+
+    `seen` is what a look at ranks has found.
+    """
 
     task: str
     outcome: TaskOutcome
     value: Json = None
     error: ErrorInfo | None = None
+    seen: tuple[RankSeen, ...] = ()
 
 
 AnyFact = (

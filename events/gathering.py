@@ -113,7 +113,7 @@ def ended(tasks: tuple[OpenTask, ...], item: CheckpointSealed | TaskEnded, cause
         sealed = SealedAs(manifest_digest=item.manifest_digest, size_bytes=item.size_bytes, metrics=item.metrics)
         end = TaskEnd(outcome="done", cause=cause, sealed=sealed)
     else:
-        end = TaskEnd(outcome=item.outcome, cause=cause, value=item.value, error=item.error)
+        end = TaskEnd(outcome=item.outcome, cause=cause, value=item.value, error=item.error, seen=item.seen)
     wanted = id_of(item)
     return tuple(replace(one, end=end) if one.task.id == wanted and one.end is None else one for one in tasks)
 

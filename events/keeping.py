@@ -14,7 +14,8 @@ from runfold.events.gathering import left
 from runfold.events.hooks import answered, asked
 from runfold.events.limits import WARNINGS_MAX_COUNT
 from runfold.events.marks import Committed, Ending
-from runfold.events.tasks import DELETE, HOOK, OPEN, SEAL, OpenTask, find_task, seal_id, validation_id
+from runfold.events.stacks import look_begun, look_ended
+from runfold.events.tasks import DELETE, HOOK, OPEN, SEAL, STACKS, OpenTask, find_task, seal_id, validation_id
 
 if TYPE_CHECKING:
     from runfold.events.base import Moment
@@ -79,6 +80,8 @@ def ordered(state: RunState, transition: TaskOrdered, at: Moment) -> RunState:
         checkpoints = replace(checkpoints, opened=True)
     elif task.kind == HOOK:
         state = asked(state, str(task.arguments.get("hook", "")))
+    elif task.kind == STACKS:
+        state = look_begun(state)
     opened = OpenTask(task=task, cause=absolute(transition.cause, at.n))
     return replace(state, tasks=(*state.tasks, opened), checkpoints=checkpoints)
 
@@ -98,6 +101,8 @@ def closed(state: RunState, transition: TaskClosed, at: Moment) -> RunState:
     if found is None:
         raise IllegalEdge(f"task {transition.task} is not open")
     state = _without_task(state, transition.task)
+    if found.task.kind == STACKS:
+        return look_ended(state, found)
     if found.task.kind == HOOK:
         return answered(state, found, absolute(transition.cause, at.n))
     if transition.outcome != "done" and found.task.kind in DECIDE_THE_START:

@@ -47,7 +47,8 @@ from runfold.events.limits import SOURCES_MAX_COUNT
 from runfold.events.marks import Fired, PendingRequest, TakeOver
 from runfold.events.notices import cancelled, noticed
 from runfold.events.requests import Join, Request
-from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling, Stuck
+from runfold.events.signs import silent, stuck
+from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling
 from runfold.events.timing import deadline
 
 if TYPE_CHECKING:
@@ -349,9 +350,9 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
         case TimerFired():
             _fired(draft, item)
         case SilenceConcluded():
-            _silent(draft, item)
+            silent(draft, item)
         case ProgressStopped():
-            _stuck(draft, item)
+            stuck(draft, item)
         case MessageMalformed():
             draft.drop("malformed")
         case _:
@@ -366,35 +367,3 @@ def _fired(draft: Draft, item: TimerFired) -> None:
         draft.tasks = timed_out(draft.tasks, item.deadline_t, draft.cause)
     elif item.timer == "final" or deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
         draft.fire(Fired(timer=item.timer, cause=draft.cause))
-
-
-def _silent(draft: Draft, item: SilenceConcluded) -> None:
-    """A runner that is lost takes its node along; a silence of 0 s says that the source is heard again."""
-    source = draft.state.sources.get(item.source)
-    if source is None or item.incarnation not in (0, source.incarnation):
-        return
-    draft.silences[item.source] = item.silence_s or None
-    group = draft.state.group
-    lost = [place for place in group.places if place.source == item.source and not place.lost] if group else []
-    if group is None or not item.lost or not lost:
-        return
-    draft.lose(frozenset({item.source}))
-    draft.fail(
-        told_of_node(
-            "node",
-            "NodeLost",
-            item.reason,
-            attempt=group.attempt,
-            node=lost[0].node,
-            t=draft.t,
-            cause=draft.cause,
-        )
-    )
-
-
-def _stuck(draft: Draft, item: ProgressStopped) -> None:
-    """Ranks without progress; none named says that all of them move again."""
-    if draft.group is None or not draft.at_work or item.attempt not in (0, draft.group.attempt):
-        return
-    stuck = Stuck(ranks=item.ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause)
-    draft.group = replace(draft.group, stuck=stuck if item.ranks else None)

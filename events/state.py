@@ -26,6 +26,7 @@ from runfold.events.marks import (
     Repeats,
     TakeOver,
 )
+from runfold.events.stacks import RankSeen
 from runfold.events.tasks import OpenTask
 from runfold.events.transitions import EndName, RankLaid
 
@@ -203,12 +204,13 @@ class Rank(Value, frozen=True, kw_only=True):
 
 
 class Stuck(Value, frozen=True, kw_only=True):
-    """Ranks that are said to make no progress. Without a limit it is only shown."""
+    """Ranks that are said to make no progress. Without a limit it is only shown. `looked`: stacks were asked for."""
 
     ranks: tuple[int, ...]
     quiet_s: float
     limit_s: float | None
     cause: Cause
+    looked: bool = False
 
 
 class Group(Value, frozen=True, kw_only=True):
@@ -219,7 +221,8 @@ class Group(Value, frozen=True, kw_only=True):
     not dealt with, in order of first cause, at most `ERRORS_INLINE_MAX_COUNT`; `failed` counts all of it. `handled`:
     the attempt's end is decided, later failures are late evidence. `released`: the supervisor said that nothing is
     held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports. `start` is the
-    checkpoint that the ranks begin from; while `waits`, it is not certain yet and nobody enters user code.
+    checkpoint that the ranks begin from; while `waits`, it is not certain yet and nobody enters user code. `seen` is
+    what ranks were doing when they were last looked at, of so many `looks`.
     """
 
     attempt: int
@@ -237,6 +240,8 @@ class Group(Value, frozen=True, kw_only=True):
     released: bool = False
     early: dict[str, Ready] = {}
     stuck: Stuck | None = None
+    looks: int = 0
+    seen: tuple[RankSeen, ...] = ()
     news: Cause | None = None
     progress: int = 0
     start: str | None = None

@@ -9,17 +9,24 @@ from runfold.events.beats import RankPhase
 from runfold.events.checkpoints import CheckpointState
 from runfold.events.entry import Head
 from runfold.events.failures import Budget, FailureKind
+from runfold.events.stacks import Doing
 from runfold.events.transitions import StateName
 
 
 class RankStatus(Document, frozen=True, kw_only=True):
-    """One rank as the log has it; `index` is its last report's, −1 before the first."""
+    """One rank as the log has it; `index` is its last report's, −1 before the first.
+
+    `doing`, `where` and `stacks` (a blob) are of when it was last looked at in this attempt.
+    """
 
     rank: int
     node: str
     phase: RankPhase
     step: int | None = None
     index: int = -1
+    doing: Doing | None = None
+    where: str | None = None
+    stacks: str | None = None
 
 
 class BudgetStatus(Document, frozen=True, kw_only=True):

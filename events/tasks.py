@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from runfold.events.base import Cause, Json, Value
 from runfold.events.failures import ErrorInfo
+from runfold.events.stacks import RankSeen
 
 TaskOutcome = Literal["done", "failed", "timed_out"]
 OPEN: Final = "open"
@@ -18,6 +19,8 @@ SEAL: Final = "seal"
 """Write the manifest of a checkpoint that every rank has passed."""
 DELETE: Final = "delete"
 """Delete directories of checkpoints."""
+STACKS: Final = "stacks"
+"""Look at the ranks of a runner: what they do, and the stacks of their threads."""
 DOUBT: Final = "doubt"
 """Mark checkpoints whose files may not belong together."""
 VALIDATION: Final = "validation"
@@ -57,6 +60,7 @@ class TaskEnd(Value, frozen=True, kw_only=True):
     value: Json = None
     error: ErrorInfo | None = None
     sealed: SealedAs | None = None
+    seen: tuple[RankSeen, ...] = ()
 
 
 class OpenTask(Value, frozen=True, kw_only=True):

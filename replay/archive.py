@@ -231,6 +231,8 @@ def _names(entry: Entry) -> Iterator[str]:
                 yield error.blob
             case TaskEnded(error=error) if error and error.blob:
                 yield error.blob
+            case TaskEnded(seen=seen):
+                yield from (one.stacks for one in seen if one.stacks is not None)
             case ProgressStopped(stacks=stacks):
                 yield from stacks.values()
             case _:

@@ -14,6 +14,7 @@ FOLDERS = ("events", "controller", "workers", "replay")
 CONTROLLER_SHELL = (
     "controller/__main__.py",
     "controller/config.py",
+    "controller/ears.py",
     "controller/host.py",
     "controller/intake.py",
     "controller/latest.py",
@@ -26,6 +27,7 @@ CONTROLLER_SHELL = (
     "controller/seat.py",
     "controller/showing.py",
     "controller/takeover.py",
+    "controller/vigil.py",
     "controller/wiring.py",
 )
 

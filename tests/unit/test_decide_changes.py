@@ -11,7 +11,6 @@ from runfold.events.requests import (
     AbortRun,
     AdmitNode,
     CancelPreemption,
-    DumpStacks,
     NoticePreemption,
     ResizeRun,
 )
@@ -177,7 +176,6 @@ def test_given_a_request_that_makes_no_sense_then_it_is_refused_with_the_reason(
         CancelPreemption(id="r3", nodes=("node-a",)),
         CancelPreemption(id="r4", nodes=()),
         AdmitNode(id="r5", node="node-a"),
-        DumpStacks(id="r8"),
         ResizeRun(id="r9", num_workers=3),
     )
     reasons = [said.reason for said in run.said if isinstance(said, RequestRefused)]
@@ -187,7 +185,6 @@ def test_given_a_request_that_makes_no_sense_then_it_is_refused_with_the_reason(
         "no notice is in force for node-a",
         "no notice is in force for no node at all",
         "node-a is not excluded from this run",
-        "this version of runfold does not dump stacks",
         "the job has a fixed size of 2; only one with num_workers = [min, max] can change",
     ]
     assert status(run.state, run.head, AT).requests["r5"] == "refused: node-a is not excluded from this run"

@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from runfold.controller.assignment import assignment
+from runfold.controller.looking import STACKS_TIMEOUT_S
 from runfold.controller.policies import DEFAULT, BudgetedFailures, Choice, FixedScaling, Policies
 from runfold.controller.status import status
 from runfold.events.conclusions import ProgressStopped, SilenceConcluded
@@ -16,6 +17,7 @@ from runfold.events.transitions import (
     NodeAdmitted,
     NodeExcluded,
     StateChanged,
+    TaskOrdered,
 )
 from support.runs import AT, POOL, Run
 
@@ -61,7 +63,7 @@ def stopped(*ranks: int, limit_s: float | None) -> ProgressStopped:
 
 def test_given_no_progress_when_the_job_sets_no_limit_then_it_is_shown_and_nothing_done() -> None:
     run = Run(2).running().says(stopped(0, 1, limit_s=None))
-    assert run.said == ()
+    assert [type(said) for said in run.said] == [TaskOrdered]
     assert status(run.state, run.head, AT).waiting == "rank 0, rank 1: no report for 75 s"
     run.says(stopped(limit_s=None))
     assert status(run.state, run.head, AT).waiting is None
@@ -69,11 +71,13 @@ def test_given_no_progress_when_the_job_sets_no_limit_then_it_is_shown_and_nothi
 
 def test_given_no_progress_when_the_limit_is_over_then_the_hang_budget_pays_and_the_places_are_kept() -> None:
     run = Run(2).running().says(stopped(1, 9, limit_s=70.0))
+    assert run.none(FailureDecided)
+    run.waits(STACKS_TIMEOUT_S)
     decided = run.the(FailureDecided)
     assert (decided.failure.kind, decided.failure.rank, decided.budget, decided.limit) == ("hang", 1, "hang", 1)
     assert "no report for 75 s, and timeouts.progress_timeout_s is 70" in decided.reason
     assert run.the(AttemptStarted).kept
-    run.starts().says(stopped(0, limit_s=70.0))
+    run.starts().says(stopped(0, limit_s=70.0)).waits(STACKS_TIMEOUT_S)
     assert run.the(FailureDecided).decision == "raise"
 
 

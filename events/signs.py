@@ -1,0 +1,52 @@
+"""Observing signs of life, and their absence: what conclusions about silence and progress change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from runfold.events.evidence import told_of_node
+from runfold.events.state import Stuck
+
+if TYPE_CHECKING:
+    from runfold.events.conclusions import ProgressStopped, SilenceConcluded
+    from runfold.events.draft import Draft
+
+
+def silent(draft: Draft, item: SilenceConcluded) -> None:
+    """A runner that is lost takes its node along; a silence of 0 s says that the source is heard again."""
+    source = draft.state.sources.get(item.source)
+    if source is None or item.incarnation not in (0, source.incarnation):
+        return
+    draft.silences[item.source] = item.silence_s or None
+    group = draft.group
+    lost = [place for place in group.places if place.source == item.source and not place.lost] if group else []
+    if group is None or not item.lost or not lost:
+        return
+    draft.lose(frozenset({item.source}))
+    draft.fail(
+        told_of_node(
+            "node",
+            "NodeLost",
+            item.reason,
+            attempt=group.attempt,
+            node=lost[0].node,
+            t=draft.t,
+            cause=draft.cause,
+        )
+    )
+
+
+def stuck(draft: Draft, item: ProgressStopped) -> None:
+    """Ranks without progress; none named says that all of them move again.
+
+    What was looked at already need not be looked at again when more ranks are found to be stuck as well.
+    """
+    group = draft.group
+    if group is None or not draft.at_work or item.attempt not in (0, group.attempt):
+        return
+    before = group.stuck
+    looked = before is not None and before.looked and before.limit_s == item.limit_s
+    found = Stuck(ranks=item.ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause, looked=looked)
+    draft.group = replace(group, stuck=found if item.ranks else None)
