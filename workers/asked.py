@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import cast
 
@@ -14,6 +13,7 @@ from runfold.events.base import Json
 from runfold.events.gates import CONTEXT, FAILURE, REPORT, RESIZE, START, STATE
 from runfold.events.values import pack, unpack
 from runfold.workers.callbacks import ControllerState, Decision, GroupInfo, RankError, RunContext, WorkerInfo, is_gate
+from runfold.workers.processes import tell
 
 Call = tuple[tuple[object, ...], dict[str, object]]
 
@@ -39,7 +39,7 @@ def _add(together: dict[str, Json], hook: str, said: Mapping[str, object], argum
         return
     if hook == START:
         if together:
-            sys.stderr.write("runfold: several callbacks return a label selector; the last one's is taken\n")
+            tell("runfold: several callbacks return a label selector; the last one's is taken")
         together.clear()
         together |= packed
         return

@@ -8,7 +8,6 @@ before `start` were taken by a group of another size, and `taken` since by this 
 from __future__ import annotations
 
 import random
-import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ import msgspec
 
 from runfold.events.checkpoints import ranks_in
 from runfold.workers.errors import DataError
+from runfold.workers.processes import tell
 from runfold.workers.waits import timed
 
 BATCH_SIZE: Final = 256
@@ -327,9 +327,9 @@ def resumed(
             name: Cursor(at.epoch, at.start + at.taken * world_before) if splits(name) else at
             for name, at in first.items()
         }
-    sys.stderr.write(
+    tell(
         f"runfold: the {world_before} ranks of the checkpoint were not at the same place in their data, so that a "
-        f"group of {world} cannot go on there: the epoch begins anew\n"
+        f"group of {world} cannot go on there: the epoch begins anew"
     )
     return {name: Cursor(at.epoch) for name, at in first.items()}
 

@@ -21,17 +21,23 @@ _TRACEBACK_MAX_BYTES: Final = ERROR_INLINE_MAX_BYTES - _MESSAGE_MAX_BYTES
 
 def describe(error: BaseException, *, loading: bool = False) -> tuple[ErrorInfo, bytes | None]:
     """Return the error to tell, and its whole text if that had to be cut to `error_inline_max_bytes`."""
-    trace = traceback.TracebackException.from_exception(error, compact=True)
-    _keep_user_frames(trace)
     message = _clean(_message(error))
-    text = _clean("".join(trace.format()))
+    text, stack = "", traceback.StackSummary()
+    with Capture() as tracing:
+        # Reads what user code may have filled with anything: the attributes of a SyntaxError, notes, causes.
+        trace = traceback.TracebackException.from_exception(error, compact=True)
+        _keep_user_frames(trace)
+        text, stack = _clean("".join(trace.format())), trace.stack
+    if tracing.error is not None:
+        stack = _user_frames(traceback.extract_tb(error.__traceback__))
+        text = _clean("".join([*stack.format(), f"{_type_name(error)}: {message}\n"]))
     short_message, short_text = _cut(message, _MESSAGE_MAX_BYTES), _cut(text, _TRACEBACK_MAX_BYTES)
     info = ErrorInfo(
         type=_type_name(error),
         message=short_message,
         kind=_kind(error, loading),
         traceback=short_text,
-        where=_where(trace),
+        where=_where(stack),
     )
     whole = short_message == message and short_text == text
     return info, None if whole else _cut(text, ERROR_FULL_MAX_BYTES).encode()
@@ -52,11 +58,12 @@ def _type_name(error: BaseException) -> str:
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, SystemExit):
-        return f"the training function called sys.exit({'' if error.code is None else repr(error.code)})"
     text = ""
     with Capture() as captured:
-        text = str(error)
+        if isinstance(error, SystemExit):
+            text = f"the training function called sys.exit({'' if error.code is None else repr(error.code)})"
+        else:
+            text = str(error)
     return text if captured.error is None else f"(its __str__ raised {type(captured.error).__name__})"
 
 
@@ -82,17 +89,19 @@ def _is_user_frame(frame: traceback.FrameSummary) -> bool:
 def _keep_user_frames(trace: traceback.TracebackException) -> None:
     """Take runfold's and the import system's frames out, of the error and of all it is chained to."""
     seen: set[int] = set()
-    here = _here()
     waiting: list[traceback.TracebackException | None] = [trace]
     while waiting:
         one = waiting.pop()
         if one is None or id(one) in seen:
             continue
         seen.add(id(one))
-        one.stack = traceback.StackSummary.from_list(
-            [_named(frame, here) for frame in one.stack if _is_user_frame(frame)]
-        )
+        one.stack = _user_frames(one.stack)
         waiting += [one.__cause__, one.__context__, *(one.exceptions or ())]
+
+
+def _user_frames(stack: traceback.StackSummary) -> traceback.StackSummary:
+    here = _here()
+    return traceback.StackSummary.from_list([_named(frame, here) for frame in stack if _is_user_frame(frame)])
 
 
 def _here() -> str:
@@ -111,8 +120,8 @@ def _named(frame: traceback.FrameSummary, here: str) -> traceback.FrameSummary:
     return frame
 
 
-def _where(trace: traceback.TracebackException) -> str | None:
-    if not trace.stack:
+def _where(stack: traceback.StackSummary) -> str | None:
+    if not stack:
         return None
-    last = trace.stack[-1]
+    last = stack[-1]
     return f"{last.filename}:{last.lineno} in {last.name}"

@@ -18,6 +18,8 @@ from typing import Final
 import msgspec
 import psutil
 
+from runfold.workers.capture import Capture
+
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -150,11 +152,19 @@ def _join_threads() -> None:
 
 
 def flush_output() -> None:
-    """Write out what stdout and stderr still hold."""
+    """Write out what stdout and stderr still hold, whatever user code has put in their place."""
     for stream in (sys.stdout, sys.stderr):
-        # ValueError: user code has closed it.
-        with contextlib.suppress(OSError, ValueError, AttributeError):
+        with Capture():
             stream.flush()
+
+
+def tell(text: str) -> None:
+    """Write a line to stderr; to its descriptor when user code has closed, replaced or taken away the stream."""
+    with Capture() as writing:
+        sys.stderr.write(text + "\n")
+    if writing.error is not None:
+        with contextlib.suppress(OSError):
+            os.write(2, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def finish_like_interpreter() -> None:

@@ -32,7 +32,7 @@ from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
 from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start
 from runfold.workers.load import Entrypoint, framework_versions, load_callbacks, load_entrypoint
 from runfold.workers.payload import pickle_any
-from runfold.workers.processes import flush_output
+from runfold.workers.processes import flush_output, tell
 from runfold.workers.ranklink import RankLink
 
 # Not SIGUSR1 or SIGUSR2, which schedulers and training libraries use to say that time is nearly up.
@@ -57,7 +57,7 @@ def main(_spec: bytes, fds: dict[str, int]) -> int:
             _start_anew(start, fds["link"])
         return _run(link, start)
     except LinkError as error:
-        sys.stderr.write(f"runfold: this rank ends, as its runner cannot be reached: {error}\n")
+        tell(f"runfold: this rank ends, as its runner cannot be reached: {error}")
         return EXIT_LINK_LOST
 
 
@@ -85,7 +85,7 @@ def main_anew() -> None:
     try:
         code = _run(RankLink(socket.socket(fileno=link_fd)), start)
     except LinkError as error:
-        sys.stderr.write(f"runfold: this rank ends, as its runner cannot be reached: {error}\n")
+        tell(f"runfold: this rank ends, as its runner cannot be reached: {error}")
         code = EXIT_LINK_LOST
     sys.exit(code)
 
@@ -164,7 +164,7 @@ def _tell_failure(link: RankLink, error: BaseException, reports: int, *, kind: F
     info, full = told
     if kind is not None:
         info = msgspec.structs.replace(info, kind=kind)
-    sys.stderr.write((info.traceback or info.headline).rstrip() + "\n")
+    tell((info.traceback or info.headline).rstrip())
     flush_output()
     link.send(Failed(time.monotonic(), reports, info, full))
     return _exit_code(error)

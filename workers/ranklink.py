@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import select
 import socket
-import sys
 import threading
 import time
 from typing import Final
@@ -20,6 +19,7 @@ from runfold.workers.errors import LinkError, RunfoldError
 from runfold.workers.frames import HEADER
 from runfold.workers.limits import LINK_FRAME_MAX_BYTES, LINK_STALL_WARN_S, REPLY_FRAME_MAX_BYTES
 from runfold.workers.link import FROM_RUNNER, FromRank, FromRunner, Report
+from runfold.workers.processes import tell
 
 _BUFFER_KEPT_BYTES: Final = 1024 * 1024
 _NOW: Final = (socket.MSG_DONTWAIT,)
@@ -101,9 +101,9 @@ class RankLink:
         try:
             while (sent := sum(self._taken)) < len(self._frame):
                 if not select.select([], [self._socket], [], LINK_STALL_WARN_S)[1]:
-                    sys.stderr.write(
+                    tell(
                         f"runfold: the runner has not read for {LINK_STALL_WARN_S:g} s; this rank waits for it, "
-                        "nothing is lost\n"
+                        "nothing is lost"
                     )
                     continue
                 try:

@@ -6,7 +6,6 @@ told of, with or without files, so that the indices of all ranks go on meaning t
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections import deque
@@ -25,6 +24,7 @@ from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointNameError, MetricsError, StorageError, UploadError
 from runfold.workers.files import transient
 from runfold.workers.link import FromRank, FromRunner, Report, Start, Uploading
+from runfold.workers.processes import tell
 from runfold.workers.ranklink import MessageTooLarge
 from runfold.workers.storage import Storage, check_name, default_name
 from runfold.workers.upload import Author, Uploads, discard
@@ -231,7 +231,7 @@ class Reporter:
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._moved:
             while not self._moved.wait_for(condition, WAIT_WARN_EVERY_S):
-                sys.stderr.write(f"runfold: report has waited {WAIT_WARN_EVERY_S:g} s for {what}; it waits on\n")
+                tell(f"runfold: report has waited {WAIT_WARN_EVERY_S:g} s for {what}; it waits on")
 
     # --- uploads
 
@@ -277,7 +277,7 @@ class Reporter:
     def _fail(self, place: _Place, error: BaseException) -> None:
         self._failed += 1
         place.error = f"{type(error).__name__}: {error}"[:VALUE_INLINE_MAX_BYTES]
-        sys.stderr.write(f"runfold: the checkpoint of report {place.index} was not uploaded: {place.error}\n")
+        tell(f"runfold: the checkpoint of report {place.index} was not uploaded: {place.error}")
         self._ready(place)
 
     def _upload_error(self, place: _Place, error: BaseException) -> UploadError:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import posixpath
 import shutil
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +20,7 @@ from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointClashError
 from runfold.workers.files import copy
 from runfold.workers.layout import INNER, MANIFEST, Part, PartFile, part_name
+from runfold.workers.processes import tell
 from runfold.workers.retry import Retries, retried
 from runfold.workers.storage import Storage
 
@@ -148,7 +148,7 @@ def discard(checkpoint: Checkpoint) -> None:
     try:
         shutil.rmtree(checkpoint.path)
     except OSError as error:
-        sys.stderr.write(f"runfold: {checkpoint.path} was uploaded and could not be deleted here: {error}\n")
+        tell(f"runfold: {checkpoint.path} was uploaded and could not be deleted here: {error}")
 
 
 def holds(checkpoint: Checkpoint, storage: Storage) -> bool:

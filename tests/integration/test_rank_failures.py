@@ -9,7 +9,7 @@ import pytest
 
 from runfold.events.limits import ERROR_INLINE_MAX_BYTES
 from runfold.workers.limits import ERROR_FULL_MAX_BYTES
-from runfold.workers.link import Loaded, Stop
+from runfold.workers.link import Loaded, Returned, Stop
 from runfold.workers.spawner import Spawner
 from support.ranks import Group, failed, run_one, start_of, write_job
 
@@ -95,6 +95,7 @@ async def test_a_message_of_five_megabytes_is_cut_and_handed_over_whole(spawner:
         ("GeneratorExit()", "user", 1),
         ("ExceptionGroup('many', [ValueError('a')])", "user", 1),
         ("ValueError(chr(0xd800))", "user", 1),
+        ("SyntaxError('bad', ('f', 'x', None, 5))", "user", 1),
     ],
 )
 async def test_exceptions_of_every_kind_are_told(
@@ -105,6 +106,46 @@ async def test_exceptions_of_every_kind_are_told(
     error = failed(end.result).error
     assert (error.type, error.kind) == (raised.partition("(")[0], kind)
     assert end.exit.code == code
+
+
+STREAMS = [
+    "sys.stdout = sys.stderr = None",
+    "sys.stdout = sys.stderr = object()",
+    "sys.stdout.close(); sys.stderr.close()",
+    "os.close(1); os.close(2)",
+    "sys.stdout = sys.stderr = Broken()",
+]
+BROKEN = "import os, sys\nclass Broken:\n  def write(self, text): raise RuntimeError('no')\n  flush = write\n"
+
+
+@pytest.mark.parametrize("action", STREAMS)
+async def test_an_error_is_told_whatever_became_of_the_streams(spawner: Spawner, tmp_path: Path, action: str) -> None:
+    write_job(tmp_path, f"{BROKEN}def train():\n  {action}\n  raise ValueError('the cause')\n")
+    end, _ = await run_one(spawner, start_of(tmp_path))
+    error = failed(end.result).error
+    assert (error.type, error.message) == ("ValueError", "the cause")
+
+
+@pytest.mark.parametrize("action", STREAMS)
+async def test_a_value_is_returned_whatever_became_of_the_streams(
+    spawner: Spawner, tmp_path: Path, action: str
+) -> None:
+    write_job(tmp_path, f"{BROKEN}def train():\n  {action}\n  return 3\n")
+    end, _ = await run_one(spawner, start_of(tmp_path))
+    assert isinstance(end.result, Returned)
+    assert (end.result.value, end.exit.code) == (3, 0)
+
+
+async def test_an_error_of_which_no_traceback_can_be_made_is_told_with_its_frames(
+    spawner: Spawner, tmp_path: Path
+) -> None:
+    write_job(tmp_path, "def train():\n  raise SyntaxError('bad', ('f', 'x', None, 5))\n")
+    end, _ = await run_one(spawner, start_of(tmp_path))
+    error = failed(end.result).error
+    assert error.message.startswith("bad")
+    assert error.where is not None
+    assert error.where.endswith("in train")
+    assert "raise SyntaxError" in (error.traceback or "")
 
 
 @pytest.mark.parametrize(
