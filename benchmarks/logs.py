@@ -10,7 +10,17 @@ from runfold.events.base import Json, Origin
 from runfold.events.conclusions import ControllerStarted, JobTaken
 from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.entry import GENESIS, AnyInput, Entry, encode_entry, hash_entry
-from runfold.events.facts import Placed, PlaceOffer, RankExited, RankFailed, RankStarted, Reported, RunnerReady
+from runfold.events.facts import (
+    Placed,
+    PlaceOffer,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Released,
+    Reported,
+    RunnerReady,
+)
 from runfold.events.failures import ErrorInfo
 from runfold.events.job import Job, job_digest
 from runfold.events.requests import Join
@@ -40,7 +50,7 @@ def busy(entries: int, reports_each: int) -> list[bytes]:
         t = 1.0 + 0.5 * k
         each = range(k * reports_each // 2, (k + 1) * reports_each // 2)
         steps.append((t, [facts.reported(rank, index, t) for index in each for rank in (0, 1)]))
-    return written(steps)
+    return written([*steps, *facts.ends(1.0 + 0.5 * entries, entries * reports_each // 2)])
 
 
 def restless(attempts: int) -> list[bytes]:
@@ -100,6 +110,12 @@ class _Facts:
         yield 0.2, [Placed(**self._by(POOL, 0.2), places=(PlaceOffer(node="local", slots=2),))]
         yield 0.3, [RunnerReady(**self._by("local", 0.3), node="local", addr="127.0.0.1", port=29500)]
         yield 0.9, [self.started(rank, 0.9) for rank in (0, 1)]
+
+    def ends(self, t: float, reports: int) -> Iterator[Step]:
+        """Both ranks return, the group is released: the run is finished."""
+        by = [self._by("local", t) for _ in (0, 1)]
+        yield t, [RankReturned(**head, rank=rank, life=1, reports=reports) for rank, head in enumerate(by)]
+        yield t + 0.1, [Released(**self._by(POOL, t))]
 
     def _by(self, source: str, t: float, attempt: int | None = None) -> _Head:
         number = next(self.numbers[source])

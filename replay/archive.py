@@ -24,6 +24,7 @@ from runfold.replay.manifest import (
     BLOBS,
     LAST,
     NO_MANIFEST,
+    STORY,
     ArchivedBlob,
     ArchivedOutput,
     LastManifest,
@@ -37,6 +38,7 @@ from runfold.replay.manifest import (
 )
 from runfold.replay.pack import pack_lines
 from runfold.replay.store import Store, is_url, open_store
+from runfold.replay.story import story
 from runfold.replay.unarchive import Archived, RankOutput, read_archive, read_last
 
 
@@ -97,7 +99,9 @@ def write_archive(
         blobs=tuple(_write_blob(store, name, (blobs or {}).get(name)) for name in named_blobs(history)),
         outputs=tuple(_write_output(store, output) for output in outputs if output.batches),
     )
-    data = seal_last(last)
+    told = msgspec.json.encode(story(history))
+    store.write(STORY, told)
+    data = seal_last(msgspec.structs.replace(last, story=digest(told)))
     store.write(LAST, data)
     return msgspec.json.decode(data, type=LastManifest)
 

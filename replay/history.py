@@ -24,7 +24,7 @@ from runfold.replay.errors import CannotRead
 Kind = Literal["stream", "file", "archive"]
 _REPORTS: Final[frozenset[type]] = frozenset({Reported})
 
-Flaw = Literal["gap", "break", "truncated", "head", "foreign", "segment", "manifest", "blob", "output"]
+Flaw = Literal["gap", "break", "truncated", "head", "foreign", "segment", "manifest", "blob", "output", "story"]
 
 
 class Where(Value, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@
     segments/000000000000.json        its manifest, which names the digest of the manifest before it
     blobs/<sha256>                    what entries name by digest
     output/<attempt>-<rank>.jsonl.zst the last MiB of a rank's output: whole batches as published, one a line
+    story.json                        the story as `replay` tells it, a copy for the first screen of a long run
     last.json                         written when the run has ended: the head, the outcome, the digests of all others
 
 A segment counts once its manifest stands; the archive is closed once `last.json` stands.
@@ -21,6 +22,7 @@ from runfold.events.entry import Head
 from runfold.events.transitions import EndName
 
 LAST: Final = "last.json"
+STORY: Final = "story.json"
 SEGMENTS: Final = "segments"
 BLOBS: Final = "blobs"
 OUTPUT: Final = "output"
@@ -64,7 +66,10 @@ class ArchivedOutput(Document, frozen=True, kw_only=True):
 
 
 class LastManifest(Document, frozen=True, kw_only=True, tag_field="kind", tag="last"):
-    """The last word on a run. `sha256` is of this document's own bytes with that field empty."""
+    """The last word on a run. `sha256` is of this document's own bytes with that field empty.
+
+    `story`: the digest of the story kept beside it; empty where there is none.
+    """
 
     v: Literal[1] = 1
     run: str
@@ -82,6 +87,7 @@ class LastManifest(Document, frozen=True, kw_only=True, tag_field="kind", tag="l
     blobs: tuple[ArchivedBlob, ...]
     outputs: tuple[ArchivedOutput, ...]
     sha256: str = ""
+    story: str = ""
 
 
 _ENCODER: Final = msgspec.json.Encoder()
@@ -138,6 +144,8 @@ def decode_last(data: bytes) -> LastManifest:
         manifest = _LAST.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadManifest(str(error)) from None
-    if seal_last(manifest) != data:
+    # The bytes as they stand are looked at, not as this version would write them: later ones write more fields.
+    sealed = f'"sha256":"{manifest.sha256}"'.encode()
+    if data.count(sealed) != 1 or digest(data.replace(sealed, b'"sha256":""')) != manifest.sha256:
         raise BadManifest("its bytes are not those that were written")
     return manifest

@@ -22,7 +22,7 @@ from runfold.replay.words import kind_of
 
 def whole(evidence: Evidence) -> Iterator[Finding]:
     """Nothing was cut off, changed or lost of what was read."""
-    yield from damages("whole", "truncated", "segment", "manifest", "blob", "output", "foreign")(evidence)
+    yield from damages("whole", "truncated", "segment", "manifest", "blob", "output", "story", "foreign")(evidence)
     history = evidence.history
     if not history.links and not history.damages:
         yield Finding(rule="whole", what=f"no entry of a run stands in {history.target}")

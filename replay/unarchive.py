@@ -17,6 +17,7 @@ from runfold.replay.manifest import (
     LAST,
     NO_MANIFEST,
     SEGMENTS,
+    STORY,
     BadManifest,
     LastManifest,
     SegmentManifest,
@@ -124,6 +125,8 @@ class _Reader:
             raise NotFound(f"no archive of a run stands at {self.store.url}")
         linked = link_up(raws, last.run if last else segments[0][0].run if segments else None)
         if last is not None and deep:
+            if last.story:
+                self._check_file("story", STORY, last.story)
             self._check_blobs(last)
             self._check_outputs(last)
         history = History(

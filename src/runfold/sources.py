@@ -17,12 +17,14 @@ from runfold.replay.errors import NotFound
 from runfold.replay.history import KnownHead, KnownSnapshot
 from runfold.replay.source import load, read_log
 from runfold.replay.store import open_store
+from runfold.replay.summary import read_summary
 from runfold.replay.unarchive import read_last
 
 if TYPE_CHECKING:
     from runfold.client import Client
     from runfold.locate import Where
     from runfold.replay.history import History
+    from runfold.replay.story import Story
 
 
 async def open_history(where: Where, target: str, *, deep: bool = False) -> History:
@@ -57,6 +59,14 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
         if unreachable is not None:
             raise unreachable from None
         raise
+
+
+def kept_story(where: Where, target: str, entries_min: int) -> Story | None:
+    """Return the story kept beside a long run's archive, which is what `open_history` would read; None otherwise."""
+    named = RUN_ID.fullmatch(target) is not None
+    if named and next(iter(where.services()), None) is not None:
+        return None
+    return read_summary(open_store(archive_path(where.data_dir, target) if named else target), entries_min)
 
 
 async def live_history(client: Client, run: str) -> History | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
 
+import msgspec
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
+from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say_error
 from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, show_lines
 from runfold.cli.show import print_text
 from runfold.errors import UsageError
@@ -18,10 +20,13 @@ from runfold.replay.screen import on_screen
 from runfold.replay.show import render_snapshot
 from runfold.replay.story import story
 from runfold.replay.timeline import timeline
-from runfold.sources import open_history
+from runfold.sources import kept_story, open_history
 
 if TYPE_CHECKING:
-    from runfold.replay.history import History
+    from runfold.replay.story import Story
+
+LONG_ENTRIES_MIN_COUNT: Final = 20_000
+"""A log so long that its header is shown before its entries are read, where it is kept beside the archive."""
 
 AtOption = Annotated[
     str | None,
@@ -62,25 +67,32 @@ def command(
         from runfold.cli.following import follow_story
 
         raise typer.Exit(asyncio.run(follow_story(where, target, as_json=output == "json", full=full)))
+    early = None
+    if at is None and output != "json":
+        early = kept_story(where, target, LONG_ENTRIES_MIN_COUNT)
+        if early is not None:
+            _show_header(early, full=full)
     history = asyncio.run(open_history(where, target))
     if at is not None:
         snapshot = state_at(history, at)
         show_json(snapshot) if output == "json" else show_lines(render_snapshot(snapshot, look(full=full)))
         return
-    _tell(history, attempt, rank, since, full=full, as_json=output == "json")
-
-
-def _tell(
-    history: History, attempt: int | None, rank: int | None, since: str | None, *, full: bool, as_json: bool
-) -> None:
-    since_t = None if since is None else moment_of(history, since)
     told = story(history)
-    if not as_json:
+    if early is not None and told != msgspec.structs.replace(early, skipped=told.skipped, trouble=told.trouble):
+        say_error("the story kept beside the archive is not what its entries tell: what follows is")
+        early = None
+    if early is None and output != "json":
         # The header first: the rows of a long log take a moment.
-        show_lines(render_story(told, look(full=full)))
-        print_text("")
+        _show_header(told, full=full)
+    since_t = None if since is None else moment_of(history, since)
     rows = timeline(history, attempt=attempt, rank=rank, since_t=since_t)
-    if as_json:
+    if output == "json":
         show_json({"story": told, "timeline": rows})
         return
     show_lines(render_timeline(rows if full else on_screen(rows), look(full=full)))
+
+
+def _show_header(told: Story, *, full: bool) -> None:
+    show_lines(render_story(told, look(full=full)))
+    print_text("")
+    sys.stdout.flush()
