@@ -12,7 +12,7 @@ from runfold.controller.validating import judged, validate
 from runfold.controller.words import listed
 from runfold.events.base import Value, relative
 from runfold.events.checkpoints import ValidationWish, doomed, ranks_in, score_of
-from runfold.events.state import Rescheduling, Resizing, Restarting, Scheduling, ShuttingDown
+from runfold.events.state import Rescheduling, Resizing, Restarting, Running, Scheduling, ShuttingDown
 from runfold.events.tasks import DELETE, DOUBT, HOOK, OPEN, SEAL, STACKS, VALIDATION, Task, seal_id
 from runfold.events.transitions import (
     CheckpointCommitted,
@@ -123,7 +123,7 @@ def _ending_words(one: OpenTask, end: TaskEnd) -> str:
     what = {
         SEAL: f"checkpoint {task.id.removeprefix(f'{SEAL}:')} is not committed",
         OPEN: "the storage was looked into: nothing to continue from",
-        DELETE: f"deleted: {listed(names_of(task))}",
+        DELETE: f"deleted: {_deleted_words(task)}",
         DOUBT: f"marked as doubtful: {listed(names_of(task))}",
         HOOK: f"the gate {task.arguments.get('hook')} answered",
     }.get(task.kind, f"task {task.id} is over")
@@ -132,12 +132,17 @@ def _ending_words(one: OpenTask, end: TaskEnd) -> str:
     why = end.error.headline if end.error is not None else "nobody said so in time"
     failed = {
         OPEN: "the storage cannot be used",
-        DELETE: f"not deleted: {listed(names_of(task))}",
+        DELETE: f"not deleted: {_deleted_words(task)}",
         DOUBT: f"not marked as doubtful: {listed(names_of(task))}",
         STACKS: f"the ranks on {task.arguments.get('source')} could not be looked at",
         HOOK: f"the gate {task.arguments.get('hook')} gave no answer",
     }.get(task.kind, what)
     return f"{failed}: {why}"
+
+
+def _deleted_words(task: Task) -> str:
+    before = task.arguments.get("before")
+    return listed(names_of(task)) if before is None else f"what attempts before {before} had left"
 
 
 def names_of(task: Task) -> list[str]:
@@ -295,16 +300,34 @@ def _clear(state: RunState) -> tuple[AnyTransition, ...]:
     if stopping:
         names += [one.name for one in state.checkpoints.gathering]
     group = state.group
-    if not names or group is None or not group.layout:
+    if group is None or not group.layout:
         return ()
+    if not names:
+        return _sweep(state)
     names = names[:NAMES_AT_ONCE_MAX]
     reason = f"{listed(names)} will never be whole: to be deleted once no rank of its attempt is left"
     return (_delete(state, names, relative(state.phase.cause, state.n), reason, sealed=False),)
 
 
-def _delete(state: RunState, names: list[str], cause: Cause, reason: str, *, sealed: bool) -> TaskOrdered:
-    """`sealed`: also what has its manifest; otherwise that is left alone, whoever sealed it."""
+def _sweep(state: RunState) -> tuple[AnyTransition, ...]:
+    """Delete what ranks had begun to upload when their runner was lost, once the next attempt's ranks are at work."""
+    if not state.checkpoints.sweep or not isinstance(state.phase, Running):
+        return ()
+    reason = f"a runner was lost: what its ranks had begun to upload before attempt {state.attempt} is to be deleted"
+    cause = relative(state.phase.cause, state.n)
+    return (_delete(state, [], cause, reason, sealed=False, before=state.attempt),)
+
+
+def _delete(
+    state: RunState, names: list[str], cause: Cause, reason: str, *, sealed: bool, before: int | None = None
+) -> TaskOrdered:
+    """`sealed`: also what has its manifest; otherwise that is left alone, whoever sealed it.
+
+    `before`: also whatever attempts before that one have left, under names that runfold gave.
+    """
     arguments: dict[str, Json] = {"names": list(names), "sealed": sealed, "attempt": state.attempt}
+    if before is not None:
+        arguments |= {"before": before, "attempt": before - 1}
     # What a validation that outlived the group has brought about is waited for, so not without a limit.
     late = not state.held and state.job.validation is not None
     task = Task(

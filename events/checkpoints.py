@@ -101,6 +101,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
 
     `base`: the index of the present attempt's first report. `leftovers`: directories that will never be whole.
     `opened`: the storage was looked into. `seals_failed` in a row. `orders` counts the deletions ordered.
+    `sweep`: a runner was lost, and what its ranks had begun to upload is known to nobody.
     `continues`: the run that this one goes on from. `last`: what brought the newest commit.
     `unread`: a rank that was given a checkpoint has not asked for it. `marks`: where the ranks were in their data at
     the last reports, in their order.
@@ -115,6 +116,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     opened: bool = False
     seals_failed: int = 0
     orders: int = 0
+    sweep: bool = False
     continues: str | None = None
     last: Cause | None = None
     unread: Cause | None = None

@@ -55,7 +55,9 @@ def next_attempt(state: RunState) -> RunState:
     """Count on where the reports of the attempt before ended; what it had not made whole is left over."""
     checkpoints, ranks = state.checkpoints, state.group.ranks if state.group is not None else ()
     reports = max((rank.index + 1 for rank in ranks), default=0)
-    rest = replace(checkpoints, base=checkpoints.base + reports, gathering=(), marks=())
+    lost = state.group is not None and any(place.lost for place in state.group.places)
+    sweep = checkpoints.sweep or lost
+    rest = replace(checkpoints, base=checkpoints.base + reports, gathering=(), marks=(), sweep=sweep)
     return replace(state, checkpoints=left(rest, (one.name for one in checkpoints.gathering)))
 
 
@@ -75,7 +77,8 @@ def ordered(state: RunState, transition: TaskOrdered, at: Moment) -> RunState:
         gathering = tuple(one for one in checkpoints.gathering if seal_id(one.name) != task.id)
         checkpoints = replace(checkpoints, gathering=gathering)
     elif task.kind == DELETE:
-        checkpoints = _without(replace(checkpoints, orders=checkpoints.orders + 1), gone)
+        sweep = checkpoints.sweep and "before" not in task.arguments
+        checkpoints = _without(replace(checkpoints, orders=checkpoints.orders + 1, sweep=sweep), gone)
     elif task.kind == OPEN:
         checkpoints = replace(checkpoints, opened=True)
     elif task.kind == HOOK:

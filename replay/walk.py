@@ -10,7 +10,7 @@ from runfold.events.checkpoints import doomed
 from runfold.events.edges import IllegalEdge
 from runfold.events.entry import AnyInput, Entry
 from runfold.events.evolve import evolve
-from runfold.events.facts import AnyFact, RankFact
+from runfold.events.facts import AnyFact, CheckpointSealed, RankFact, TaskEnded
 from runfold.events.failures import Failure, FailureKind, cause_key
 from runfold.events.fold import fold
 from runfold.events.judge import ABOUT_NODES
@@ -144,8 +144,10 @@ class _Walker:
     def _stale(self, entry: Entry, item: AnyTransition) -> None:
         """A transition may not rest on a voice that was stale when it was heard; a revision is what they are for."""
         told = self._input(item.cause, entry)
-        if not isinstance(told, AnyFact) or isinstance(told, ABOUT_NODES) or isinstance(item, FirstCauseRevised):
+        if not isinstance(told, AnyFact) or isinstance(item, FirstCauseRevised):
             return
+        if isinstance(told, (*ABOUT_NODES, CheckpointSealed, TaskEnded)):
+            return  # of nodes, or of a task: true whichever attempt the source had in mind
         n = entry.n if item.cause.entry is None else item.cause.entry
         if told.attempt < self.began_in[n]:
             what = (

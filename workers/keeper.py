@@ -21,7 +21,7 @@ from runfold.workers.frames import HEADER, frame
 from runfold.workers.layout import StorageSpec
 from runfold.workers.processes import name_process
 from runfold.workers.retry import Retries, retried
-from runfold.workers.sealing import SealOrder, delete, doubt, look, seal
+from runfold.workers.sealing import SealOrder, delete, doubt, left_before, look, seal
 from runfold.workers.storage import Storage, check_name, open_storage
 
 SPEC: Final = b"keeper"
@@ -77,7 +77,7 @@ def done(ask: Ask) -> Answer:
         case kind if kind == SEAL:
             return Answer(sealed=seal(storage, ask.run, msgspec.convert(arguments, SealOrder)))
         case kind if kind == DELETE:
-            return Answer(value=list(delete(storage, _names(arguments), sealed=arguments.get("sealed") is True)))
+            return Answer(value=list(_deleted(storage, arguments)))
         case kind if kind == DOUBT:
             doubt(storage, ask.run, _names(arguments))
             return Answer()
@@ -92,6 +92,12 @@ def _names(arguments: dict[str, Json]) -> list[str]:
     for name in names:
         check_name(name)  # it came over the wire, and is about to be a path
     return names
+
+
+def _deleted(storage: Storage, arguments: dict[str, Json]) -> list[str]:
+    before = arguments.get("before")
+    left = left_before(storage, before) if isinstance(before, int) else []
+    return delete(storage, [*_names(arguments), *left], sealed=arguments.get("sealed") is True)
 
 
 def _looked(storage: Storage, run: str, arguments: dict[str, Json]) -> Json:

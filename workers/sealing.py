@@ -33,7 +33,7 @@ from runfold.workers.storage import Storage
 
 DEPTH_MAX: Final = 4
 """How deep checkpoints are looked for below the run's directory."""
-OWN_NAME: Final = re.compile(r"checkpoint_[0-9]+_[0-9]+")
+OWN_NAME: Final = re.compile(r"checkpoint_[0-9]+_([0-9]+)")
 """Directories that runfold has named: one without a seal was never whole, even if nothing more is in it."""
 
 
@@ -247,12 +247,20 @@ def _status(manifest: Manifest, results: dict[str, dict[str, Json] | None]) -> C
 def directories(storage: Storage, within: str = "", depth: int = 1) -> Iterable[str]:
     """Yield the names of all directories that are checkpoints, or were to become some."""
     for folder in storage.files.folders(storage.path(within) if within else storage.root):
+        if folder == INNER:
+            continue
         name = f"{within}/{folder}" if within else folder
         inner = storage.files.folders(storage.path(name))
         if INNER in inner or OWN_NAME.fullmatch(folder):
             yield name
         if depth < DEPTH_MAX and any(one != INNER for one in inner):
             yield from directories(storage, name, depth + 1)
+
+
+def left_before(storage: Storage, attempt: int) -> list[str]:
+    """Return the directories that runfold named for earlier attempts."""
+    found = ((name, OWN_NAME.fullmatch(name)) for name in storage.files.folders(storage.root))
+    return [name for name, own in found if own is not None and int(own[1]) < attempt]
 
 
 def _value(metrics: dict[str, Json] | None, attribute: str | None) -> float | None:

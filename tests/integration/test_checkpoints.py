@@ -70,8 +70,8 @@ class Run:
 
     @property
     def there(self) -> list[str]:
-        """The directories that are there."""
-        return self.storage.files.folders(self.storage.root)
+        """The checkpoints that are there, whole or not."""
+        return [name for name in self.storage.files.folders(self.storage.root) if not name.startswith(".")]
 
 
 def whole(storage: Storage, name: str) -> Manifest:
@@ -101,9 +101,11 @@ async def test_after_a_failure_training_goes_on_from_the_last_committed_checkpoi
     assert type(ran.state.phase).__name__ == "Finished"
     assert ran.state.attempt == 2
     assert ran.state.return_value == 2
-    expected = ["checkpoint_000000_1", "checkpoint_000001_1", "checkpoint_000002_2", "checkpoint_000003_2"]
-    assert ran.committed == ran.there == expected
-    for name in expected:
+    assert ran.committed == ran.there
+    assert ran.committed[:2] == ["checkpoint_000000_1", "checkpoint_000001_1"]
+    # A rank that was ahead when the other failed had begun the next report: its number is not used again.
+    assert [name.rpartition("_")[2] for name in ran.committed[2:]] == ["2", "2"]
+    for name in ran.committed:
         manifest = whole(ran.storage, name)
         assert [file.path for file in manifest.files] == ["state-0", "state-1"]
         assert manifest.run == ran.state.run
@@ -136,6 +138,13 @@ async def test_a_rank_killed_at_any_file_leaves_a_whole_checkpoint_or_none(user:
     assert len(ran.committed) == 3
     for name in ran.committed:
         assert len(whole(ran.storage, name).files) == 6
+
+
+async def test_a_lost_runner_leaves_whole_checkpoints_alone_and_its_half_done_ones_are_swept(user: Commands) -> None:
+    ran = await run(user, "loses_its_runner", "failure.max_failures=1", workers=1)
+    assert type(ran.state.phase).__name__ == "Finished"
+    assert (ran.state.attempt, ran.state.return_value) == (2, 1)
+    assert ran.there == ran.committed == ["checkpoint_000000_1", "checkpoint_000001_2", "checkpoint_000002_2"]
 
 
 async def test_asynchronous_uploads_are_all_there_when_the_run_is_over(user: Commands) -> None:

@@ -65,6 +65,29 @@ def killed_at_file(config):
     return first
 
 
+def loses_its_runner(config):
+    """In the middle of the second upload of the first attempt, everything on the node is killed with its runner."""
+    import psutil
+
+    ctx = runfold.get_context()
+    first = begin(ctx)
+    if ctx.get_attempt() == 1:
+        put = files._LocalFiles.put
+
+        def last_put(self, source, path, chunk_bytes=1024):
+            copied = put(self, source, path, chunk_bytes)
+            if "checkpoint_000001" in path:
+                next(one for one in psutil.Process().parents() if one.name() == "runfold-runner").kill()
+                signal.pause()
+            return copied
+
+        files._LocalFiles.put = last_put
+    for step in range(first, 3):
+        save(step, {"step": step}, count=2)
+        runfold.barrier()
+    return first
+
+
 def uneven(config):
     """Ranks report as often as they are told, one of them with files."""
     ctx = runfold.get_context()

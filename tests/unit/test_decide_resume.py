@@ -15,12 +15,6 @@ from runfold.events.transitions import (
 from support.runs import Run
 
 FIRST = "checkpoint_000000_1"
-LIMITED = Timeouts(checkpoint_timeout_s=10.0)
-
-
-def kinds(run: Run) -> list[str]:
-    """The tasks that are not closed."""
-    return [one.task.id for one in run.state.tasks]
 
 
 def committed(run: Run, index: int = 0, **metrics: Json) -> Run:
@@ -188,3 +182,17 @@ def test_given_ranks_that_wait_for_the_word_where_to_begin_then_the_run_is_not_r
     assert run.name == "scheduling", "the seal has a deadline of its own"
     run.says(run.sealed(FIRST))
     assert run.name == "running"
+
+
+def test_given_a_lost_runner_then_what_its_ranks_had_begun_to_upload_goes_when_the_next_ones_are_at_work() -> None:
+    run = Run(1, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.runner_lost())
+    run.says(run.released())
+    run.lays_out()
+    assert run.none(TaskOrdered)
+    run.starts()
+    task = run.the(TaskOrdered).task
+    assert (task.kind, task.arguments["before"], task.arguments["attempt"]) == ("delete", 2, 1)
+    run.says(run.task_ended(task.id))
+    assert run.the(TaskClosed).reason == "deleted: what attempts before 2 had left"
+    assert run.waits(1).said == ()

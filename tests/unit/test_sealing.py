@@ -151,6 +151,15 @@ def test_a_checkpoint_within_anothers_directory_stays(storage: Storage, tmp_path
     assert storage.files.exists(storage.path("a/b/model"))
 
 
+def test_what_earlier_attempts_had_begun_is_swept_by_name(storage: Storage, tmp_path: Path) -> None:
+    for name in ("checkpoint_000000_1", "checkpoint_000001_1", "checkpoint_000002_2", "mine"):
+        uploads(storage).copy(local(tmp_path / "x", m="m"), name, 0, {}, named=False)
+    seal(storage, "r1", order(0, name="checkpoint_000000_1", world_size=1))
+    task = Task(id="t", kind="delete", arguments={"names": [], "before": 2, "sealed": False})
+    assert done(Ask(task=task, run="r1", spec=storage.spec)).value == ["checkpoint_000001_1"]
+    assert storage.files.folders(storage.root) == ["checkpoint_000000_1", "checkpoint_000002_2", "mine"]
+
+
 # --- looking
 
 
