@@ -65,3 +65,6 @@ REFUSALS_AGE_MAX_S: Final = 30 * 86_400.0
 STARTUP_BACKOFF_S: Final = 1.0
 STARTUP_BACKOFF_MAX_S: Final = 60.0
 ARCHIVE_SEGMENT_MAX_BYTES: Final = 4 * 1024 * 1024
+ARCHIVE_EVERY_LOCAL_S: Final = 1.0
+ARCHIVE_EVERY_REMOTE_S: Final = 30.0
+"""How often a run's new entries are archived: in a directory of this machine, elsewhere."""

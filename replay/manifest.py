@@ -32,7 +32,10 @@ MANIFEST_MAX_BYTES: Final = 1024 * 1024
 
 
 class SegmentManifest(Document, frozen=True, kw_only=True, tag_field="kind", tag="segment"):
-    """A segment: its entries, its file's digest and size, the size of its lines, and the manifest before it."""
+    """A segment: its entries, its file's digest and size, the size of its lines, and the manifest before it.
+
+    `sequence`: where its last entry stood in the stream, 0 when nobody knows; only to find the next one sooner.
+    """
 
     v: Literal[1] = 1
     run: str
@@ -44,6 +47,7 @@ class SegmentManifest(Document, frozen=True, kw_only=True, tag_field="kind", tag
     lines_bytes: int
     head: Head
     previous: str
+    sequence: int = 0
 
 
 class ArchivedBlob(Document, frozen=True, kw_only=True):

@@ -1,41 +1,30 @@
-"""Keeping ended runs: the archive is written from the live stream when a run has ended, beside the controllers."""
+"""A run's archive, whole: its log, the blobs that its entries name, its last output."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
-
-import msgspec
+from typing import TYPE_CHECKING
 
 from runfold.client import open_client
 from runfold.events.base import Document
 from runfold.events.entry import Head
 from runfold.events.job import RUN_ID
 from runfold.events.nats.blobs import Blobs
-from runfold.events.nats.errors import ApiRefused, BlobDamaged, BlobMissing, BrokerError
-from runfold.events.nats.log import JetStreamLog
+from runfold.events.nats.errors import BlobDamaged, BlobMissing
+from runfold.events.nats.generations import open_log
 from runfold.events.nats.output import read_output
-from runfold.events.status import Status
 from runfold.replay.archive import archive_path, named_blobs, write_archive
-from runfold.replay.errors import ReplayError
 from runfold.replay.source import load, read_log
 from runfold.replay.unarchive import RankOutput, archived_beside
 from runfold.sources import live_history
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from runfold.client import Client
-    from runfold.events.nats.consume import Delivered
     from runfold.locate import Where
     from runfold.replay.history import History
     from runfold.replay.manifest import LastManifest
-
-RETRY_EVERY_S: Final = 5.0
-PENDING_MAX: Final = 65_536
-"""Runs waiting to be archived; more are found again when the service starts."""
-
 
 class Archived(Document, frozen=True, kw_only=True):
     """What an archive holds now; `outcome` is None while it is not closed, since the run goes on."""
@@ -55,7 +44,7 @@ async def archive_run(client: Client, run: str, data_dir: Path) -> LastManifest 
         ReplayError: the log is damaged, or another one is archived there; nothing was written.
         OSError: the disk refuses.
     """
-    history = await read_log(JetStreamLog(client.connection, run), run)
+    history = await read_log(await open_log(client.connection, run), run)
     return await _archive_live(client, history, archive_path(data_dir, run))
 
 
@@ -95,42 +84,3 @@ async def _archive_live(client: Client, history: History, target: str) -> LastMa
         RankOutput(attempt=attempt, rank=rank, batches=tuple(found)) for (attempt, rank), found in batches.items()
     ]
     return await asyncio.to_thread(write_archive, history, target, blobs=blobs, outputs=outputs)
-
-
-class Archiver:
-    """Archives every run that ends, and those that had ended before; `say` hears of what could not be done."""
-
-    def __init__(self, client: Client, data_dir: Path, say: Callable[[str], None]) -> None:
-        self._client = client
-        self._data_dir = data_dir
-        self._say = say
-        self._waiting: asyncio.Queue[str] = asyncio.Queue(PENDING_MAX)
-
-    async def run(self) -> None:
-        """Archive until cancelled."""
-        names = self._client.names
-        bucket = names.status_bucket
-        stream, filters = names.stream_of(bucket), [names.key_subject(bucket, "*")]
-        async with self._client.following(stream, filters, self._take, last_per_subject=True):
-            while True:
-                await self._archive(await self._waiting.get())
-
-    def _take(self, message: Delivered) -> None:
-        try:
-            status = msgspec.json.decode(message.data, type=Status)
-        except msgspec.DecodeError:
-            return
-        if status.terminal and not self._waiting.full():
-            self._waiting.put_nowait(status.run)
-
-    async def _archive(self, run: str) -> None:
-        while True:
-            try:
-                await archive_run(self._client, run, self._data_dir)
-                return
-            except ReplayError as error:
-                self._say(f"{run} was not archived: {error}")
-                return
-            except (BrokerError, ApiRefused, OSError) as error:
-                self._say(f"{run} is not archived yet: {error}; trying again in {RETRY_EVERY_S:g} s")
-                await asyncio.sleep(RETRY_EVERY_S)

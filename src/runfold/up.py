@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from runfold.archiver import Archiver
+from runfold.archiving import Archiver
 from runfold.client import open_client
 from runfold.interrupts import interrupts
 from runfold.service import Plan, Service

@@ -1,0 +1,195 @@
+"""The archiver: follows every run's log beside the controllers, and writes what is new of it, segment by segment.
+
+It only ever reads the log. An archive that cannot be reached delays nothing, and is caught up when it can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.archiver import archive_run
+from runfold.events.entry import GENESIS, Head, NotAnEntry, decode_entry, hash_entry
+from runfold.events.limits import ARCHIVE_EVERY_LOCAL_S, ARCHIVE_EVERY_REMOTE_S, ARCHIVE_SEGMENT_MAX_BYTES
+from runfold.events.log import LogUnavailable
+from runfold.events.nats.errors import BrokerClosed, BrokerError
+from runfold.events.nats.generations import open_log
+from runfold.events.status import Status
+from runfold.replay.archive import archive_path
+from runfold.replay.errors import ArchiveRefused, ReplayError
+from runfold.replay.segments import Grown, Line, grow, grown_so_far
+from runfold.replay.store import is_url, open_store
+from runfold.replay.unarchive import read_last
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from runfold.client import Client
+    from runfold.events.nats.consume import Delivered
+    from runfold.events.nats.log import JetStreamLog
+
+WRITERS_COUNT: Final = 2
+"""How many runs are archived at the same time."""
+
+RETRY_MIN_S: Final = 1.0
+RETRY_MAX_S: Final = 60.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run being archived: how far its archive goes, and what of it is still to be done."""
+
+    head_n: int = -1
+    ended: bool = False
+    queued: bool = False
+    not_before_s: float = 0.0
+    retry_s: float = RETRY_MIN_S
+    refused: str = ""
+    grown: Grown | None = None
+    log: JetStreamLog | None = None
+
+
+@dataclass(slots=True)
+class _Found:
+    """New entries of a log, chained to those archived; `broken`: what stands there does not follow them."""
+
+    lines: list[Line] = field(default_factory=list)
+    size_bytes: int = 0
+    broken: bool = False
+
+
+class Archiver:
+    """Keeps the archive of every run that the service knows; `say` hears of what could not be done."""
+
+    def __init__(self, client: Client, data_dir: Path, say: Callable[[str], None]) -> None:
+        self._client = client
+        self._data_dir = data_dir
+        self._say = say
+        self._every_s = ARCHIVE_EVERY_REMOTE_S if is_url(str(data_dir)) else ARCHIVE_EVERY_LOCAL_S
+        self._runs: dict[str, _Run] = {}
+        self._due: asyncio.Queue[str] = asyncio.Queue()  # each run at most once
+
+    async def run(self) -> None:
+        """Archive until cancelled."""
+        names = self._client.names
+        bucket = names.status_bucket
+        stream, filters = names.stream_of(bucket), [names.key_subject(bucket, "*")]
+        async with self._client.following(stream, filters, self._take, last_per_subject=True):
+            async with asyncio.TaskGroup() as owner:
+                for _ in range(WRITERS_COUNT):
+                    owner.create_task(self._write(), name="archive")
+
+    def _take(self, message: Delivered) -> None:
+        try:
+            status = msgspec.json.decode(message.data, type=Status)
+        except msgspec.DecodeError:
+            return  # a purged run's, or not a status
+        run = self._runs.setdefault(status.run, _Run())
+        if status.head.n > run.head_n or status.terminal:
+            run.head_n, run.ended = status.head.n, status.terminal
+            self._queue(status.run, run, RETRY_MAX_S if run.refused else self._every_s)
+
+    def _queue(self, name: str, run: _Run, wait_s: float) -> None:
+        if not run.queued:
+            run.queued = True
+            run.not_before_s = asyncio.get_running_loop().time() + (0.0 if run.ended else wait_s)
+            self._due.put_nowait(name)
+
+    async def _write(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            name = await self._due.get()
+            run = self._runs[name]
+            await asyncio.sleep(max(run.not_before_s - loop.time(), 0.0))
+            run.queued = False
+            began = loop.time()
+            await self._archive(name, run)
+            # Runs come first: whoever archives a hundred of them rests as long as it works.
+            await asyncio.sleep(min(loop.time() - began, self._every_s))
+
+    async def _archive(self, name: str, run: _Run) -> None:
+        try:
+            if run.ended:
+                await self._finish(name)
+                self._runs.pop(name, None)
+            else:
+                await self._go_on(name, run)
+            run.retry_s, run.refused = RETRY_MIN_S, ""
+        except BrokerClosed:
+            raise
+        except ReplayError as error:
+            if str(error) != run.refused:
+                self._say(f"{name} is not archived: {error}")
+            run.refused, run.grown, run.log = str(error), None, None
+        except (BrokerError, LogUnavailable, OSError) as error:
+            if run.retry_s == RETRY_MIN_S:
+                self._say(f"{name} is archived later: {error}")
+            run.grown, run.log = None, None
+            run.retry_s = min(2 * run.retry_s, RETRY_MAX_S)
+            run.queued = True
+            run.not_before_s = asyncio.get_running_loop().time() + run.retry_s
+            self._due.put_nowait(name)
+
+    async def _finish(self, name: str) -> None:
+        """Close the archive of a run that has ended, unless it is closed already."""
+        status = await self._client.status(name)
+        last = await asyncio.to_thread(read_last, open_store(archive_path(self._data_dir, name)))
+        if last is None or status is None or last.head != status.head:
+            await archive_run(self._client, name, self._data_dir)
+
+    async def _go_on(self, name: str, run: _Run) -> None:
+        """Write what is new, in segments."""
+        store = open_store(archive_path(self._data_dir, name))
+        grown = run.grown
+        if grown is None:
+            grown = await asyncio.to_thread(grown_so_far, store, name)
+        log = run.log = run.log or await open_log(self._client.connection, name)
+        while True:
+            found = await _read_on(log, name, grown)
+            if found.broken or (not found.lines and grown.next_n <= run.head_n):
+                # Another generation may have become the log, or its places may have changed: look from the beginning.
+                log = run.log = await open_log(self._client.connection, name)
+                found = await _read_on(log, name, msgspec.structs.replace(grown, sequence=0))
+            if found.broken:
+                raise ArchiveRefused(
+                    f"its log does not go on where the archive at {store.url} ends (entry {grown.next_n - 1}): "
+                    f"the log is damaged, or it is another run's"
+                )
+            if not found.lines:
+                run.grown = grown
+                return
+            grown = await asyncio.to_thread(grow, store, name, grown, found.lines)
+
+
+async def _read_on(log: JetStreamLog, run: str, grown: Grown) -> _Found:
+    """Return the entries behind those archived, up to a segment of them."""
+    found, head = _Found(), grown.head
+    n, prev = grown.next_n, GENESIS if head is None else head.hash
+    met = head is None or grown.sequence > 0
+    async for stored in log.read(grown.sequence):
+        try:
+            entry = decode_entry(stored.data)
+        except NotAnEntry:
+            continue
+        if entry.run != run:
+            continue
+        digest = hash_entry(stored.data)
+        met = met or (head is not None and (entry.n, digest) == (head.n, head.hash))
+        if (entry.n, entry.prev) != (n, prev):
+            found.broken = found.broken or entry.n >= n
+            continue
+        if not entry.inputs and not entry.transitions:
+            break  # the mark by which a log is closed before it is restored: not of its history
+        found.broken = False
+        found.lines.append(Line(data=stored.data, head=Head(n=n, hash=digest), sequence=stored.sequence))
+        found.size_bytes += len(stored.data) + 1
+        if found.size_bytes >= ARCHIVE_SEGMENT_MAX_BYTES:
+            break
+        n, prev = n + 1, digest
+    if found.lines or not met:
+        found.broken = not found.lines
+    return found
