@@ -236,20 +236,30 @@ def _values(column: object) -> object:
     return column if to_numpy is None else to_numpy()
 
 
-def _opened(name: str, data: object) -> object:
+def _opened(name: str, given: object) -> object:
     """Return what rows come from; a callable of no argument is called, here in the rank."""
-    if callable(data) and not isinstance(data, _Frame | _Sized | Iterable):
-        make = cast("Callable[[], object]", data)
-        made = make()
-        data = _Anew(make) if isinstance(made, Iterator) else made
-    kind = type(cast("object", data)).__name__
+    data: object = given
+    if callable(given) and not isinstance(given, _Frame | _Sized | Iterable):
+        make = cast("Callable[[], object]", given)
+        data = make()
+        if isinstance(data, Iterator):
+            data = _Anew(make)
+    kind = _kind(data)
     if isinstance(data, Mapping | str | bytes | set | frozenset):
         raise DataError(
             f"dataset {name!r}: a {kind} is no data set: it has no rows in an order that all ranks agree on"
         )
-    if not isinstance(data, _Frame | _Sized | Iterable):
+    if not _has_rows(data):
         raise DataError(f"dataset {name!r}: {kind} has no rows: it is neither sequence nor iterable")
-    return cast("object", data)
+    return data
+
+
+def _kind(data: object) -> str:
+    return type(data).__name__
+
+
+def _has_rows(data: object) -> bool:
+    return isinstance(data, _Frame | _Sized | Iterable)
 
 
 class _Anew:

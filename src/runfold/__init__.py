@@ -2,6 +2,7 @@
 
 ```text
 in a training function      report  get_context  get_checkpoint  barrier  broadcast_from_rank_zero  all_gather
+                            get_dataset_shard  get_all_reported_checkpoints
 to keep a state             Checkpoint
 to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
 to ask a run afterwards      load(run_or_url) -> RunLog
@@ -18,11 +19,28 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from runfold import errors
-    from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig
+    from runfold.events.config import BackendConfig, CheckpointConfig, FailureConfig, ScalingConfig
     from runfold.logbook import RunLog, load
-    from runfold.result import Result
-    from runfold.trainer import RunConfig, Trainer
+    from runfold.result import Result, get_result
+    from runfold.runconfig import RunConfig
+    from runfold.trainer import Trainer
+    from runfold.validation import ValidationConfig
+    from runfold.webhook import Webhook
+    from runfold.workers.asking import get_all_reported_checkpoints, get_dataset_shard
+    from runfold.workers.callbacks import (
+        Callback,
+        ControllerCallback,
+        ExecutionGroupCallback,
+        ReplicaGroupCallback,
+        TrainContextCallback,
+        UserCallback,
+        WorkerCallback,
+        WorkerGroupCallback,
+        gate,
+    )
     from runfold.workers.checkpoint import Checkpoint
+    from runfold.workers.data import DataConfig
+    from runfold.workers.given import CheckpointConsistencyMode, ReportedCheckpoint, ValidationTaskConfig
     from runfold.workers.session import (
         CheckpointUploadMode,
         all_gather,
@@ -37,43 +55,81 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "BackendConfig",
+    "Callback",
     "Checkpoint",
     "CheckpointConfig",
+    "CheckpointConsistencyMode",
     "CheckpointUploadMode",
+    "ControllerCallback",
+    "DataConfig",
+    "ExecutionGroupCallback",
     "FailureConfig",
+    "ReplicaGroupCallback",
+    "ReportedCheckpoint",
     "Result",
     "RunConfig",
     "RunLog",
     "ScalingConfig",
+    "TrainContextCallback",
     "Trainer",
+    "UserCallback",
+    "ValidationConfig",
+    "ValidationTaskConfig",
+    "Webhook",
+    "WorkerCallback",
+    "WorkerGroupCallback",
     "__version__",
     "all_gather",
     "barrier",
     "broadcast_from_rank_zero",
     "errors",
+    "gate",
+    "get_all_reported_checkpoints",
     "get_checkpoint",
     "get_context",
+    "get_dataset_shard",
+    "get_result",
     "load",
     "report",
     "should_checkpoint",
 ]
 
 _MODULE_OF: Final = {
+    "BackendConfig": "runfold.events.config",
+    "Callback": "runfold.workers.callbacks",
     "Checkpoint": "runfold.workers.checkpoint",
     "CheckpointConfig": "runfold.events.config",
+    "CheckpointConsistencyMode": "runfold.workers.given",
     "CheckpointUploadMode": "runfold.workers.session",
+    "ControllerCallback": "runfold.workers.callbacks",
+    "DataConfig": "runfold.workers.data",
+    "ExecutionGroupCallback": "runfold.workers.callbacks",
     "FailureConfig": "runfold.events.config",
+    "ReplicaGroupCallback": "runfold.workers.callbacks",
+    "ReportedCheckpoint": "runfold.workers.given",
     "Result": "runfold.result",
-    "RunConfig": "runfold.trainer",
+    "RunConfig": "runfold.runconfig",
     "RunLog": "runfold.logbook",
     "ScalingConfig": "runfold.events.config",
+    "TrainContextCallback": "runfold.workers.callbacks",
     "Trainer": "runfold.trainer",
+    "UserCallback": "runfold.workers.callbacks",
+    "ValidationConfig": "runfold.validation",
+    "ValidationTaskConfig": "runfold.workers.given",
+    "Webhook": "runfold.webhook",
+    "WorkerCallback": "runfold.workers.callbacks",
+    "WorkerGroupCallback": "runfold.workers.callbacks",
     "all_gather": "runfold.workers.session",
     "barrier": "runfold.workers.session",
     "broadcast_from_rank_zero": "runfold.workers.session",
     "errors": "runfold.errors",
+    "gate": "runfold.workers.callbacks",
+    "get_all_reported_checkpoints": "runfold.workers.asking",
     "get_checkpoint": "runfold.workers.session",
     "get_context": "runfold.workers.session",
+    "get_dataset_shard": "runfold.workers.asking",
+    "get_result": "runfold.result",
     "load": "runfold.logbook",
     "report": "runfold.workers.session",
     "should_checkpoint": "runfold.workers.session",

@@ -13,6 +13,7 @@ from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.errors import BlobDamaged, BlobMissing
 from runfold.events.nats.generations import open_log
 from runfold.events.nats.output import read_output
+from runfold.keepsake import keep_archived
 from runfold.replay.archive import archive_path, named_blobs, write_archive
 from runfold.replay.source import load, read_log
 from runfold.replay.unarchive import RankOutput, archived_beside
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from runfold.locate import Where
     from runfold.replay.history import History
     from runfold.replay.manifest import LastManifest
+
 
 class Archived(Document, frozen=True, kw_only=True):
     """What an archive holds now; `outcome` is None while it is not closed, since the run goes on."""
@@ -45,7 +47,10 @@ async def archive_run(client: Client, run: str, data_dir: Path) -> LastManifest 
         OSError: the disk refuses.
     """
     history = await read_log(await open_log(client.connection, run), run)
-    return await _archive_live(client, history, archive_path(data_dir, run))
+    last = await _archive_live(client, history, archive_path(data_dir, run))
+    if last is not None:
+        await asyncio.to_thread(keep_archived, history, data_dir)
+    return last
 
 
 async def archive_to(where: Where, target: str, url: str) -> Archived:

@@ -18,7 +18,7 @@ CONTEXT_VARIABLE: Final = "RUNFOLD_CONTEXT"
 NAMESPACE_VARIABLE: Final = "RUNFOLD_NAMESPACE"
 CALLBACKS_VARIABLE: Final = "RUNFOLD_CALLBACKS"
 WEBHOOK_URL_VARIABLE: Final = "RUNFOLD_WEBHOOK_URL"
-WEBHOOK_SECRET_VARIABLE: Final = "RUNFOLD_WEBHOOK_SECRET"
+WEBHOOK_SECRET_VARIABLE: Final = "RUNFOLD_WEBHOOK_SECRET"  # noqa: S105  # the name of a variable, no secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class Settings:
     """Where things are found, unless an option of the command says otherwise.
 
     `contexts_dir` holds the contexts of the `nats` program; `peer_variables` are the RAY_TRAIN_* variables that are
-    set, and not read by runfold; `no_color` is what NO_COLOR asks for. `callbacks` are import paths of callbacks that are
-    added to every run; `webhook_url` and `webhook_secret` are for a webhook that is made without arguments.
+    set, and not read by runfold; `no_color` is what NO_COLOR asks for. `callbacks` are import paths of callbacks that
+    are added to every run; `webhook_url` and `webhook_secret` are for a webhook that is made without arguments.
     """
 
     data_dir: Path

@@ -13,6 +13,7 @@ from runfold.events.config import BackendConfig, ScalingConfig
 from runfold.events.job import Job
 from runfold.jobs import complete
 from runfold.locate import STORAGE_FOLDER, find
+from runfold.observers import Observers, Watching, finished
 from runfold.parcels import Parcels, named_callbacks
 from runfold.pickling import pickle_function
 from runfold.progress import progress
@@ -24,7 +25,10 @@ from runfold.workers.payload import pickle_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from runfold.follow import Onlooker
+    from runfold.locate import Where
     from runfold.result import Result
+    from runfold.run import Outcome
     from runfold.validation import ValidationConfig
     from runfold.workers.data import DataConfig
 
@@ -64,6 +68,7 @@ class Trainer:
         given = self._run_config.storage_filesystem
         self._filesystem = None if given is None else parcels.add(pickle_any(given))
         self._callbacks = [*named_callbacks(), *self._run_config.callbacks]
+        self._position = -1
         self._hooks = parcels.hooks(self._run_config.callbacks)
         self._datasets = parcels.datasets(datasets, dataset_config)
         self._validation = None if validation_config is None else parcels.validation(validation_config)
@@ -94,20 +99,45 @@ class Trainer:
             storage_dir = find(given.data_dir, given.server).data_dir / STORAGE_FOLDER
             return run_locally(self._job, self._function, storage_dir, given.storage_filesystem)
         where = find(self._run_config.data_dir, self._run_config.server)
-        with progress() as onlooker:
-            order = Order(
-                job=self._job,
-                where=where,
-                onlooker=onlooker,
-                say=_say,
-                blobs=tuple(self._parcels.blobs),
-                keep_returned=True,
-            )
-            outcome = run_blocking(run_job(order))
-        result = result_of(outcome.state, blob=outcome.returned, where=where)
+        result = self._run(where)
         if result.error is not None:
             result.error.result = result
             raise result.error
+        return result
+
+    def _run(self, where: Where) -> Result:
+        given = self._run_config
+        observers = Observers(
+            self._callbacks,
+            where.data_dir / STORAGE_FOLDER,
+            failure_limit=given.callback_failure_limit,
+            position=self._position,
+            filesystem=given.storage_filesystem,
+        )
+        with progress() as shown:
+            if not self._callbacks:
+                return self._done(where, self._go(where, shown))
+            watching = Watching(observers, shown)
+            try:
+                outcome = self._go(where, watching)
+                result = self._done(where, outcome)
+                if self._position < outcome.state.n:
+                    watching.finish(finished(outcome.state, result))
+            finally:
+                watching.close()
+        self._position = observers.position
+        result.callback_failures.update(observers.failures)
+        return result
+
+    def _go(self, where: Where, onlooker: Onlooker) -> Outcome:
+        blobs = tuple(self._parcels.blobs)
+        order = Order(job=self._job, where=where, onlooker=onlooker, say=_say, blobs=blobs, keep_returned=True)
+        return run_blocking(run_job(order))
+
+    def _done(self, where: Where, outcome: Outcome) -> Result:
+        filesystem = self._run_config.storage_filesystem
+        result = result_of(outcome.state, blob=outcome.returned, where=where, filesystem=filesystem)
+        result.keep(outcome.returned)
         return result
 
     def _make_job(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import tempfile
@@ -171,3 +172,17 @@ def go_over_data(config: dict[str, object]) -> object:
             runfold.report({"step": begun})
         runfold.barrier()
     return shard.epoch
+
+
+def saves_three() -> object:
+    """Save three checkpoints, the first the best; end with a report that is hard to write down."""
+    for value in (3, 1, 2):
+        save(value, validation=True)
+    runfold.report({"loss": math.nan, "deep": {"a": [1, None]}})
+    return {"set": {1, 2}}
+
+
+def saves_and_fails() -> None:
+    """Save a checkpoint, then fail."""
+    save(1)
+    raise RuntimeError("boom")

@@ -162,6 +162,8 @@ UNIT_EXEMPT = {
     "controller_failure_limit": "the peer's name; counts failures",
     "max_preemption_failures": "named like the peer's budgets; counts failures",
     "max_hangs": "named like the peer's budgets; counts hangs",
+    "max_concurrent": "a count, named as people say it: so many validations at a time",
+    "callback_failure_limit": "named like the peer's budgets; counts what a callback's hooks raised",
     "num_to_keep": "the peer's name; counts checkpoints",
     "upload_failure_limit": "named like the peer's budgets; counts failed uploads in a row",
     "checkpoint_frequency": "the peer's name; counts reports",

@@ -27,6 +27,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "archive": ("runfold.cli.archive", "Archive a run to a directory or URL"),
     "restore": ("runfold.cli.restore", "Bring a damaged log back from an archive"),
     "gc": ("runfold.cli.gc", "Give back what the broker keeps of runs that are archived"),
+    "observe": ("runfold.cli.observe", "Tell callbacks of a run, from where they were"),
     "doctor": ("runfold.cli.doctor", "Check this machine and the service"),
     "schema": ("runfold.cli.schema", "Print the JSON schema of a kind of message"),
     "version": ("runfold.cli.version", "Print versions"),

@@ -1,0 +1,138 @@
+"""A run's log beside its checkpoints, so that its storage alone tells what it did.
+
+```text
+<storage_path>/<name>/.runfold/
+    run-<id>.jsonl.zst       the log as `runfold export` writes it, put there when the run has ended
+    blob-<sha256>            what rank 0 returned, where that was large
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import posixpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import zstandard
+
+from runfold.events.fold import fold_all
+from runfold.locate import STORAGE_FOLDER
+from runfold.replay.archive import archive_path
+from runfold.replay.errors import ReplayError
+from runfold.replay.export import export_lines, read_export
+from runfold.replay.store import open_store
+from runfold.replay.unarchive import read_blob
+from runfold.workers.capture import Capture
+from runfold.workers.errors import StorageError
+from runfold.workers.layout import INNER, StorageSpec
+from runfold.workers.payload import pickle_any
+from runfold.workers.storage import Storage, open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from runfold.events.job import Job
+    from runfold.events.state import RunState
+    from runfold.replay.history import History
+
+PREFIX: Final = "run-"
+SUFFIX: Final = ".jsonl.zst"
+BLOB_PREFIX: Final = "blob-"
+KEPT_MAX_BYTES: Final = 1024 * 1024 * 1024
+_LOG: Final = logging.getLogger("runfold")
+
+
+def spec_of(job: Job, storage_dir: Path, filesystem: object | None = None) -> StorageSpec | None:
+    """Return where a run keeps its checkpoints; None on a filesystem of the user's own that is not given.
+
+    A path is looked up from the working directory, as in the ranks; without one it is in `storage_dir`.
+    """
+    name = job.storage_name or str(job.id)
+    if job.storage_filesystem is not None:
+        if filesystem is None:
+            return None
+        return StorageSpec(url=job.storage_path or "runfold", name=name, filesystem=pickle_any(filesystem))
+    if job.storage_path is None:
+        return StorageSpec(url=str(storage_dir), name=name)
+    is_url = "://" in job.storage_path
+    url = job.storage_path if is_url else str(Path(job.working_dir or ".").absolute() / job.storage_path)
+    return StorageSpec(url=url, name=name, options=job.storage_options)
+
+
+def storage_of(job: Job, storage_dir: Path, filesystem: object | None = None) -> Storage | None:
+    """Return a run's storage; None when it cannot be opened from here."""
+    spec = spec_of(job, storage_dir, filesystem)
+    try:
+        return None if spec is None else open_storage(spec)
+    except StorageError:
+        return None
+
+
+def keep(history: History, state: RunState, storage: Storage | None, blobs: Mapping[str, bytes]) -> None:
+    """Put the log of an ended run into its storage, if checkpoints are there; again it is the same bytes.
+
+    Raises `OSError` (or what its client library raises) when it cannot be written.
+    """
+    name = f"{PREFIX}{state.run}{SUFFIX}"
+    if storage is None or not state.terminal or not storage.files.exists(storage.root):
+        return
+    if storage.files.exists(storage.inner("", name)):
+        return  # the same bytes: a log that has ended does not change
+    lines = zstandard.ZstdCompressor().compress(b"".join(export_lines(history)))
+    if (returned := _bare(state.return_blob)) and returned in blobs:
+        storage.files.write(storage.inner("", f"{BLOB_PREFIX}{returned}"), blobs[returned])
+    storage.files.write(storage.inner("", name), lines)
+
+
+def keep_archived(history: History, data_dir: Path) -> None:
+    """Put the log of a run that was archived under `data_dir` into its storage too; what goes wrong is only logged."""
+    state = fold_all(history.entries)
+    blobs: dict[str, bytes] = {}
+    with Capture() as keeping:
+        if bare := _bare(state.return_blob):
+            blobs[bare] = read_blob(open_store(archive_path(data_dir, state.run)), bare)
+        keep(history, state, storage_of(state.job, data_dir / STORAGE_FOLDER), blobs)
+    if keeping.error is not None:
+        _LOG.warning("the log of %s was not put into its storage: %s", state.run, keeping.error)
+
+
+def keep_result(read: Callable[[], History], storage: Storage | None, returned: bytes | None) -> None:
+    """Put the log of a run into its storage, as who has run it does; what goes wrong is only logged."""
+    if storage is None:
+        return
+    with Capture() as keeping:
+        if storage.files.exists(storage.root):
+            history = read()
+            state = fold_all(history.entries)
+            blobs = {} if returned is None else {_bare(state.return_blob): returned}
+            keep(history, state, storage, blobs)
+    if keeping.error is not None:
+        _LOG.warning("the log of a run was not put into its storage %s: %s", storage.url, keeping.error)
+
+
+def _bare(digest: str | None) -> str:
+    return (digest or "").rpartition(":")[2]
+
+
+def kept(storage: Storage) -> History | None:
+    """Return the log of the run that ended last among those kept in a storage; None when there is none to be read."""
+    found: list[History] = []
+    for name in storage.files.find(posixpath.join(storage.root, INNER)):
+        if name.startswith(PREFIX) and name.endswith(SUFFIX):
+            data = storage.files.read(storage.inner("", name))
+            try:
+                lines = zstandard.ZstdDecompressor().decompress(data, max_output_size=KEPT_MAX_BYTES)
+                found.append(read_export(lines, name))
+            except (zstandard.ZstdError, ReplayError):
+                continue
+    whole = [history for history in found if history.links]
+    return max(whole, key=lambda history: history.entries[-1].at, default=None)
+
+
+def kept_blob(storage: Storage, digest: str) -> bytes | None:
+    """Return what a kept log names; None when it is not there."""
+    try:
+        return storage.files.read(storage.inner("", f"{BLOB_PREFIX}{_bare(digest)}"))
+    except FileNotFoundError:
+        return None
