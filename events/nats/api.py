@@ -50,6 +50,7 @@ class StreamState(msgspec.Struct, frozen=True):
     messages: int = 0
     bytes: int = 0
     first_seq: int = 0
+    first_ts: str = ""
     last_seq: int = 0
     subjects: dict[str, int] = {}
 

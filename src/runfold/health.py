@@ -19,6 +19,7 @@ from runfold.events.nats.errors import BrokerError
 from runfold.events.nats.streams import check
 from runfold.locate import ONCE_FOLDER, answering
 from runfold.peer import peer_warning
+from runfold.space import FULL_PROBLEM_RATIO, rooms
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -119,6 +120,7 @@ async def _service(where: Where) -> AsyncIterator[Check]:
         async with open_client(address) as client:
             yield Check(what="service", verdict="ok", found=f"{client.connection.server} answers")
             yield await _streams(client)
+            yield await _space(client)
             yield await _pools(client)
     except (RunfoldError, BrokerError) as error:
         yield Check(what="service", verdict="problem", found=str(error), advice="is it running? see `runfold up`")
@@ -132,6 +134,21 @@ async def _streams(client: Client) -> Check:
     return Check(what="streams", verdict="ok", found="all there, configured as this version needs")
 
 
+async def _space(client: Client) -> Check:
+    found = await rooms(client)
+    tight = [room for room in found if room.is_tight]
+    log = next((room for room in found if room.stream == client.names.log), None)
+    shown = tight or ([log] if log is not None else [])
+    worst = max((room.used_ratio for room in found), default=0.0)
+    verdict: Verdict = "problem" if worst >= FULL_PROBLEM_RATIO else "warning" if tight else "ok"
+    return Check(
+        what="space",
+        verdict=verdict,
+        found="; ".join(map(str, shown)) or "no stream was found",
+        advice="" if verdict == "ok" else "`runfold gc --older-than 30d` gives back what is archived",
+    )
+
+
 async def _pools(client: Client) -> Check:
     import asyncio
 
@@ -143,7 +160,8 @@ async def _pools(client: Client) -> Check:
 
     subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
     try:
-        beat = await asyncio.wait_for(heard.get(), POOL_BEAT_TIMEOUT_S)
+        async with asyncio.timeout(POOL_BEAT_TIMEOUT_S):
+            beat = await heard.get()
     except TimeoutError:
         return Check(
             what="pool",
