@@ -19,10 +19,11 @@ from runfold.events.transitions import AttemptStarted, FailureDecided, RequestAc
 from runfold.replay.audit import audit
 from runfold.replay.history import History, KnownHead
 from runfold.replay.verify import verify
-from support.sim.play import Outcome
+from support.sim.play import QUIET_S, Outcome
 from support.sim.reasons import some_late, unexplained, was_late
 
 Findings = Iterator[str]
+TAKEN_OVER_WITHIN_S: Final = 2.0
 ENDS: Final = ("finished", "errored", "aborted")
 _assignments: Final = msgspec.json.Decoder(Assignment)
 _messages: Final = msgspec.json.Decoder(FactMessage)
@@ -212,7 +213,7 @@ def clock_is_true(outcome: Outcome, run: str, history: History) -> Findings:
     """The run's clock never runs ahead of time by more than the gaps of its take-overs may add."""
     if history.links:
         last = history.entries[-1]
-        at_most = outcome.ended_s + 60.0 * (last.epoch - 1)
+        at_most = outcome.ended_s + QUIET_S + 60.0 * (last.epoch - 1)
         if last.t > at_most:
             yield f"t is {last.t} after {outcome.ended_s} s and {last.epoch} epochs"
 
@@ -256,6 +257,17 @@ def everything_finishes(outcome: Outcome) -> Findings:
                 yield f"{run}: {type(phase).__name__}: {phase.reason}"
 
 
+def taken_over_soon(outcome: Outcome) -> Findings:
+    """While others live and the broker serves, the runs of a controller that died have another one soon (promise 5)."""
+    for death in outcome.world.truth.deaths:
+        for run in death.runs:
+            times = zip(outcome.world.truth.stood_s[run], outcome.histories[run].entries, strict=True)
+            heirs = [at_s for at_s, entry in times if at_s > death.at_s and entry.by != death.controller]
+            over = not heirs and folded(outcome.histories[run]).terminal
+            if not over and (not heirs or heirs[0] > death.at_s + TAKEN_OVER_WITHIN_S):
+                yield f"{run}: {death.controller} died at {death.at_s:.3f}, taken over at {heirs[:1]}"
+
+
 def damage_is_found(outcome: Outcome) -> Findings:
     """The audit of a damaged log names the damage; who had to read it has not gone on with it."""
     for run in sorted(outcome.world.truth.damaged):
@@ -266,6 +278,7 @@ def damage_is_found(outcome: Outcome) -> Findings:
 IN_SOME: Final[dict[str, Callable[[Outcome], Findings]]] = {
     "nothing_restarts": nothing_restarts,
     "everything_finishes": everything_finishes,
+    "taken_over_soon": taken_over_soon,
     "damage_is_found": damage_is_found,
 }
 

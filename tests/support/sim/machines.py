@@ -96,6 +96,17 @@ class PoolSeat:
         if self.supervisor is not None:
             self.supervisor.process.kill()
 
+    def node_comes(self, node: str, slots: int) -> None:
+        """Let it see a new node, or hear of it when it lives again."""
+        if self.supervisor is not None and self.supervisor.process.alive:
+            self.supervisor.slots.come(node, slots)
+            self.supervisor.look_again()
+
+    def node_goes(self, node: str) -> None:
+        """Let it see that a node is gone."""
+        if self.supervisor is not None:
+            self.supervisor.slots.go(node)
+
 
 class User:
     """Somebody who submits jobs and asks for things, each again until the broker says that it holds it."""

@@ -66,12 +66,12 @@ async def _play(scenario: Scenario, seed: int) -> Outcome:
     world = make_world(scenario, seed)
     controllers = [ControllerSeat(world, f"ctl-{k}") for k in range(world.dice.randint(*scenario.controllers))]
     pool, user = PoolSeat(world), User(world)
+    weather = Weather(world, controllers, pool, user)
+    weather.begin()
     for controller in controllers:
         controller.start()
     pool.start()
     user.begin()
-    weather = Weather(world, controllers, pool, user)
-    weather.begin()
     await asyncio.sleep(scenario.calm_s)
     weather.calm()
     ended_s = await _ends(world, user)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from runfold.events.assignment import Assignment
@@ -15,7 +15,7 @@ from runfold.workers.hatchery import STOP_MARGIN_S, Hatchery, RunnerProcess
 from runfold.workers.pipe import StopNow
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
-from runfold.workers.pools.local import Demand
+from runfold.workers.pools.local import _UNITS, Demand, Slots
 from runfold.workers.supervisor import FLUSH_S, Supervisor, SupervisorConfig
 from support.sim.connection import SimConnection, SimFacts, watch_assignments
 from support.sim.process import Process
@@ -134,6 +134,28 @@ class Estate:
         return [run for run, runners in self.unclaimed.items() if not any(one.alive for one in runners)]
 
 
+class SimSlots(Slots):
+    """The slots of a pool whose nodes come and go. One that `grows` may have room one day for what has none now."""
+
+    def __init__(self, nodes: Mapping[str, int], *, grows: bool) -> None:
+        super().__init__({node: {"CPU": float(slots)} for node, slots in nodes.items()})
+        self._grows = grows
+
+    def never(self, demand: Demand) -> str | None:
+        """Return why a demand could never be met."""
+        return None if self._grows else super().never(demand)
+
+    def come(self, node: str, slots: int) -> None:
+        """Have another node."""
+        units = round(slots * _UNITS)
+        self._total[node], self._free[node] = {"CPU": units}, {"CPU": units}
+
+    def go(self, node: str) -> None:
+        """Have a node no more."""
+        self._total.pop(node, None)
+        self._free.pop(node, None)
+
+
 class SimSupervisor(Supervisor):
     """One life of the pool's supervisor."""
 
@@ -148,7 +170,12 @@ class SimSupervisor(Supervisor):
         )
         self.process.run(lambda: super(SimSupervisor, self).__init__(config, self._link.real(), cast("Hatchery", None)))
         self._boot = self.process.boot
+        self._slots = self.slots = SimSlots(nodes, grows=bool(world.scenario.trace))
         self._estate = Estate(world, self.process, self._wake.set)  # type: ignore[assignment]  # its simulated twin
+
+    def look_again(self) -> None:
+        """See that the pool has changed."""
+        self._wake.set()
 
     def start(self) -> None:
         """Be at work."""

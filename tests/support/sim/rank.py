@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from runfold.events.facts import RankExited, RankFailed, RankReturned, RankStarted, Reported
 from runfold.events.failures import FailureKind
 from runfold.events.transitions import RankLaid
+from runfold.workers.limits import HUB_CONNECT_TIMEOUT_S
 from runfold.workers.plan import Held
 from support.sim.truth import Harm
 
@@ -22,6 +24,7 @@ HEEDS_S: Final = (0.0, 0.4)
 """How soon a rank ends that is asked to."""
 MATES_NOTICE: Final = 0.5
 MATES_NOTICE_S: Final = (0.0, 0.5)
+RETRY_S: Final = 0.2
 SIGTERM: Final = 15
 SIGKILL: Final = 9
 SIGSEGV: Final = 11
@@ -81,6 +84,11 @@ class SimRank:
         elif not self._world.net.happens(self._world.scenario.ranks.stubborn):
             loop.call_later(self._world.dice.uniform(*HEEDS_S), self._ended, None, SIGTERM)
 
+    def fail(self, trouble: RankTrouble) -> None:
+        """Fail here and now."""
+        if not self.over and not self._told:
+            self._fails(trouble)
+
     def break_off(self, mate: int) -> None:
         """Notice that another rank is gone: a collective breaks."""
         if not self.over and not self._told and self._asked_s is None:
@@ -97,10 +105,16 @@ class SimRank:
             return
         runner = self._runner
         runner.say(RankStarted, self.attempt, rank=self.rank, life=self._laid.life, pid=runner.pid, next_port=4000)
+        if not await self._meets(HUB_CONNECT_TIMEOUT_S):
+            world.truth.harm(Harm(runner.run, "cut", self.attempt, runner.node, self.rank))
+            self._fail("rendezvous", "RendezvousError", f"{runner.hub} cannot be reached")
+            self._ended(1, None)
+            return
         await world.all_loaded(runner.run, self.attempt, self._world_size)
         world.truth.enters(runner.run, self.attempt, self.rank)
         for index in range(fate.reports):
             await asyncio.sleep(dice.uniform(*world.scenario.ranks.step_s))
+            await self._meets()
             if fate.trouble is not None and index == fate.fails_at:
                 break
             runner.say(
@@ -117,6 +131,16 @@ class SimRank:
         self._told = self._returned = True
         runner.say(RankReturned, self.attempt, rank=self.rank, life=self._laid.life, reports=fate.reports)
         self._ended(0, None)
+
+    async def _meets(self, timeout_s: float = math.inf) -> bool:
+        """Wait until the ranks' meeting point can be reached: what is sent over a cut waits in its connection."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self._world.meet(self._runner.node, self._runner.hub):
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(RETRY_S)
+        return True
 
     def _fails(self, trouble: RankTrouble) -> None:
         self._world.truth.harm(Harm(self._runner.run, "rank", self.attempt, self._runner.node, self.rank))

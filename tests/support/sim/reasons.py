@@ -32,6 +32,8 @@ def explains(harm: Harm, failure: Failure) -> bool:
             return harm.kind == "notice"
         case "placement":
             return harm.kind in ("starved", "notice")
+        case "rendezvous":
+            return harm.kind == "cut" and harm.attempt == failure.attempt
         case "start_timeout":
             return harm.kind == "late" and harm.attempt <= failure.attempt
         case _:

@@ -161,6 +161,14 @@ class SimRunner:
         rank.begin()
 
     @property
+    def hub(self) -> str:
+        """The node where the ranks meet: that of rank 0."""
+        shown = self._assignment
+        if shown is None or not shown.layout:
+            return self.node
+        return shown.places[shown.layout[0].place].node
+
+    @property
     def _world_size(self) -> int:
         return len(self._assignment.layout) if self._assignment is not None else 0
 

@@ -26,6 +26,7 @@ Trouble = Literal[
     "runner_is_cut_off",
     "node_dies",
     "nodes_are_cut_off",
+    "rank_fails",
     "everybody_is_cut_off",
     "user_is_cut_off",
     "clock_jumps",
@@ -96,7 +97,7 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ranks: Ranks = Ranks()
     trouble: dict[Trouble, Spell] = {}
     trace: str = ""
-    """Which trace of node arrivals and departures drives the pool, when there is one."""
+    """Which trace of nodes that come and go drives the pool until all is calm; what fails is drawn from the mix."""
 
 
 def load_scenario(name: str) -> Scenario:
@@ -105,5 +106,6 @@ def load_scenario(name: str) -> Scenario:
 
 
 def scenario_names() -> list[str]:
-    """Return every scenario's name."""
-    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+    """Return the name of every scenario that needs no trace."""
+    names = sorted(path.stem for path in FOLDER.glob("*.toml"))
+    return [name for name in names if not load_scenario(name).trace]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runfold.workers.facts import Facts
     from support.sim.runner import SimRunner
 
-HarmKind = Literal["rank", "runner", "notice", "starved", "late", "damage"]
+HarmKind = Literal["rank", "runner", "notice", "starved", "late", "cut"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,15 @@ class Harm:
     attempt: int
     node: str = ""
     rank: int | None = None
+
+
+@dataclass(frozen=True)
+class Death:
+    """A controller dies, with runs that are not over."""
+
+    at_s: float
+    controller: str
+    runs: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -56,6 +65,9 @@ class Truth:
     statuses_lost: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     logs: dict[str, list[bytes]] = field(default_factory=dict)
+    stood_s: dict[str, list[float]] = field(default_factory=dict)
+    """When each entry was stored."""
+    deaths: list[Death] = field(default_factory=list)
     assignments: dict[str, list[bytes]] = field(default_factory=dict)
     inboxes: dict[str, list[Said]] = field(default_factory=dict)
     said_facts: dict[str, list[AnyFact]] = field(default_factory=dict)
@@ -81,6 +93,7 @@ class Truth:
     def stands(self, run: str, data: bytes) -> None:
         """Note an entry that was stored."""
         self.logs.setdefault(run, []).append(data)
+        self.stood_s.setdefault(run, []).append(self.now())
 
     def shown(self, run: str, data: bytes) -> None:
         """Note an assignment that was stored."""

@@ -11,9 +11,11 @@ from support.sim.net import BROKER
 from support.sim.process import Process
 from support.sim.runner import SIGKILL, SimRunner
 from support.sim.scenario import Spell, Trouble
-from support.sim.truth import Harm
+from support.sim.traces import Fleet, draw_failures, read_changes
+from support.sim.truth import Death, Harm
 from support.sim.world import USER, World
 
+OF_THE_MIX: Final = Spell(every_s=1.0, lasts_s=(0.5, 8.0))
 HOUR_S: Final = 3600.0
 STRAY: Final = b'{"v": 1, "run": "somebody", "n": 4, "prev": "0"}'
 
@@ -38,9 +40,11 @@ class Weather:
             "inbox_is_lost": self._inbox_is_lost,
             "supervisor_dies": self._supervisor_dies,
             "supervisor_is_cut_off": self._supervisor_is_cut_off,
+            "rank_fails": self._rank_fails,
             "runner_dies": self._runner_dies,
             "runner_is_cut_off": lambda spell: self._cut_off(spell, self._some_node()),
             "node_dies": self._node_dies,
+            "nodes_are_cut_off": self._nodes_are_cut_off,
             "everybody_is_cut_off": self._everybody_is_cut_off,
             "clock_jumps": self._clock_jumps,
             "stray_in_log": self._stray_in_log,
@@ -50,6 +54,11 @@ class Weather:
 
     def begin(self) -> None:
         """Let trouble come."""
+        if self._world.scenario.trace:
+            changes, faster = read_changes(self._world.scenario.trace, self._world.scenario.calm_s)
+            fleet = Fleet(self._world, self._pool, changes)
+            self._process.spawn(fleet.come_and_go(), "fleet")
+            self._process.spawn(self._mix(faster), "mix")
         for trouble, spell in self._world.scenario.trouble.items():
             self._process.spawn(self._haunt(trouble, spell), trouble)
 
@@ -77,6 +86,13 @@ class Weather:
             self._world.net.steps += 1
             await self._acts[trouble](spell)
 
+    async def _mix(self, faster: float) -> None:
+        """Let fail what fails in large training, as often as it does there."""
+        for wait_s, trouble in draw_failures(self._world.dice, faster):
+            await asyncio.sleep(wait_s)
+            self._world.truth.note(f"trouble: {trouble}")
+            self._process.spawn(self._acts[trouble](OF_THE_MIX), trouble)
+
     async def _lasts(self, spell: Spell, mend: Callable[[], None]) -> None:
         """Wait for as long as a trouble lasts, and mend it; all is mended when calm comes first."""
         self._mends_count += 1
@@ -94,6 +110,8 @@ class Weather:
     async def _controller_dies(self, spell: Spell) -> None:
         seat = self._some_controller()
         self._world.truth.note(f"{seat.name} dies")
+        owned = tuple(run for run, owner in self._world.broker.owners().items() if owner == seat.name)
+        self._world.truth.deaths.append(Death(self._world.now, seat.name, owned))
         seat.die()
         await self._lasts(spell, seat.start)
 
@@ -170,6 +188,11 @@ class Weather:
         if living := self._living():
             self._world.dice.choice(living).die(SIGKILL)
 
+    async def _rank_fails(self, spell: Spell) -> None:
+        ranks = [rank for runner in self._living() for rank in runner.ranks.values() if not rank.over]
+        if ranks:
+            self._world.dice.choice(ranks).fail(self._world.dice.choice(self._world.scenario.ranks.of))
+
     def _some_node(self) -> str:
         return self._world.dice.choice(list(self._world.nodes))
 
@@ -187,6 +210,16 @@ class Weather:
         net.cut(name, BROKER)
         broker.disturb()
         await self._lasts(spell, lambda: net.mend(name, BROKER))
+
+    async def _nodes_are_cut_off(self, spell: Spell) -> None:
+        """Let two machines not see each other, while both see the broker."""
+        net, nodes = self._world.net, list(self._world.nodes)
+        if len(nodes) < 2:
+            return
+        one, other = self._world.dice.sample(nodes, 2)
+        self._world.truth.note(f"{one} and {other} are cut off from each other")
+        net.cut(one, other)
+        await self._lasts(spell, lambda: net.mend(one, other))
 
     async def _everybody_is_cut_off(self, spell: Spell) -> None:
         net, broker = self._world.net, self._world.broker

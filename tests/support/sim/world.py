@@ -72,6 +72,10 @@ class World:
                 mate.set()
         await come.wait()
 
+    def meet(self, one: str, other: str) -> bool:
+        """Whether two machines can talk to each other, without the broker."""
+        return one == other or self.net.reaches(one, other)
+
     @property
     def now(self) -> float:
         """The world's time, which nobody in it knows."""
