@@ -9,7 +9,13 @@ from runfold.events.base import Value
 
 DEFAULT_NAMESPACE: Final = "runfold"
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{1,128}")
+NAME_MAX_CHARS: Final = 64
 _NAMESPACE: Final = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+
+
+def is_token(text: str) -> bool:
+    """Return whether a name may be part of a subject, with room for what is put behind it."""
+    return len(text) <= NAME_MAX_CHARS and _TOKEN.fullmatch(text) is not None
 
 
 def _token(part: str | int) -> str:

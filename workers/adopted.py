@@ -16,6 +16,7 @@ from runfold.workers.heirs import knock
 from runfold.workers.pipe import RunnerPipe, StopNow
 from runfold.workers.places import Place, is_held, socket_path
 from runfold.workers.placing import RunnerHere
+from runfold.workers.processes import wake_children
 from runfold.workers.strangers import Stranger
 
 KNOCK_AGAIN_S: Final = 0.5
@@ -117,4 +118,5 @@ class AdoptedRunner:
     async def _kill_in_time(self, kill_at: float) -> None:
         await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
         _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self.pid)
+        wake_children(self.pid)
         self._stranger.signal(signal.SIGKILL)

@@ -14,7 +14,7 @@ from typing import Final
 from runfold.workers.errors import SpawnError
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerPipe, RunnerSpec, StopNow
 from runfold.workers.placing import RunnerHere
-from runfold.workers.processes import EXIT_BUG, Exit
+from runfold.workers.processes import EXIT_BUG, Exit, wake_children
 from runfold.workers.spawner import Child, Spawner
 from runfold.workers.strangers import Stranger
 from runfold.workers.zygote import Role
@@ -165,6 +165,7 @@ class RunnerProcess:
         await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
         if self._child is not None:
             _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self._child.pid)
+            wake_children(self._child.pid)
             if self._stranger is not None:
                 self._stranger.signal(signal.SIGKILL)
                 return

@@ -133,6 +133,13 @@ def send_signal(pid: int, number: int, *, group: bool) -> bool:
     return True
 
 
+def wake_children(pid: int) -> None:
+    """Let the children of a process go on that somebody has stopped: a stopped one would outlive its parent's death."""
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(pid).children():
+            send_signal(child.pid, signal.SIGCONT, group=False)
+
+
 def close_other_fds(keep: Collection[int]) -> None:
     """Close all descriptors above stderr but these."""
     start = 3

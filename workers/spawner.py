@@ -25,7 +25,7 @@ from typing import Final
 
 import msgspec
 
-from runfold.workers import zygote
+from runfold.workers import processes, zygote
 from runfold.workers.errors import LinkError, SpawnError
 from runfold.workers.frames import FrameSplitter, frame
 from runfold.workers.limits import (
@@ -172,6 +172,9 @@ class Spawner:
         """End the fork server, and with it its ranks; wait for at most `spawner_close_timeout_s`."""
         with contextlib.suppress(OSError):
             self._command.shutdown(socket.SHUT_WR)
+        # A rank may have stopped the one that forked it: it must wake to end what it forked.
+        if not self._reaped():
+            processes.send_signal(self.pid, signal.SIGCONT, group=False)
         if self._reader is not None:
             await asyncio.wait([self._reader], timeout=SPAWNER_CLOSE_TIMEOUT_S)
             self._reader.cancel()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.errors import NoAnswerError, NotAcceptedError, NotFoundError, UnreachableError
-from runfold.events.job import check_job, encode_job, job_digest
+from runfold.events.job import RUN_ID, check_job, encode_job, job_digest
 from runfold.events.limits import REQUEST_TIMEOUT_S
 from runfold.events.nats.api import Api
 from runfold.events.nats.connection import connect
@@ -76,7 +76,9 @@ class Client:
         return Receipt(job.id, digest, answer.sequence, answer.duplicate)
 
     async def status(self, run: str) -> Status | None:
-        """Return a run's status, or None when the service has none."""
+        """Return a run's status, or None when the service has none; of what is no run's id it never has."""
+        if not RUN_ID.fullmatch(run):
+            return None  # a wildcard would find the status of any run
         bucket = self.names.status_bucket
         message = await self.api.last_message(self.names.stream_of(bucket), self.names.key_subject(bucket, run))
         return msgspec.json.decode(message.data, type=Status) if message is not None and message.data else None

@@ -10,14 +10,16 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from runfold.config import Settings, read_settings
+from runfold.config import NAMESPACE_VARIABLE, Settings, read_settings
 from runfold.errors import UnreachableError, UsageError
+from runfold.events.subjects import Subjects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from os import PathLike
 
 PROBE_TIMEOUT_S: Final = 1.0
+SCHEMES: Final = ("nats", "tls", "ws", "wss")
 ONCE_FOLDER: Final = "once"
 ARCHIVE_FOLDER: Final = "archive"
 STORAGE_FOLDER: Final = "storage"
@@ -80,6 +82,9 @@ class Where:
 def find(data: str | PathLike[str] | None = None, server: str | None = None, context: str | None = None) -> Where:
     """Return where things are for these options; what is not given is taken from the environment."""
     settings = read_settings()
+    if data is not None and not str(data):
+        raise UsageError("--data: names no directory")
+    _check_namespace(settings.namespace)
     data_dir = Path(data).expanduser().absolute() if data is not None else settings.data_dir
     if server is not None and context is not None:
         raise UsageError("--server and --context both name a broker; give one of them")
@@ -88,10 +93,18 @@ def find(data: str | PathLike[str] | None = None, server: str | None = None, con
         server, context = settings.server, None if settings.server else settings.context
     named: Address | None = None
     if server is not None:
-        named = Address(_with_scheme(server), settings.namespace, local=False)
+        urls = ",".join(_with_scheme(url.strip()) for url in server.split(","))
+        named = Address(urls, settings.namespace, local=False)
     elif context is not None:
         named = Address(_context_url(settings.contexts_dir, context), settings.namespace, local=False)
     return Where(data_dir=data_dir, settings=settings, named=named)
+
+
+def _check_namespace(namespace: str) -> None:
+    try:
+        Subjects(namespace)
+    except ValueError as error:
+        raise UsageError(f"{NAMESPACE_VARIABLE}: {error}") from None
 
 
 def answering(data_dir: Path) -> Address | None:
@@ -156,4 +169,14 @@ def _with_user(url: str, context: _Context) -> str:
 
 
 def _with_scheme(url: str) -> str:
-    return url if "://" in url else f"nats://{url}"
+    """Return an address that can be connected to, or say what is wrong with it, its credentials left out."""
+    full = url if "://" in url else f"nats://{url}"
+    try:
+        parts = urlsplit(full)
+        known = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        known = False
+    if not known:
+        shown = full.rpartition("@")[2]
+        raise UsageError(f"{shown!r} is no address of a broker: write it as nats://host:port ({', '.join(SCHEMES)})")
+    return full

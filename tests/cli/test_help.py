@@ -1,12 +1,14 @@
 """What answers without a service: help, versions, schemas, and everything that was typed wrong."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from runfold.cli import COMMANDS
 from runfold.cli.schema import KINDS
-from support.commands import Commands
+from support.commands import RUNFOLD, Commands
 
 
 def test_help_lists_every_command_and_exit_code(runfold: Commands) -> None:
@@ -44,6 +46,15 @@ def test_a_misspelt_command_names_the_one_meant(runfold: Commands) -> None:
         (("schema", "nothing"), "known are"),
         (("replay", "x", "-o", "yaml"), "--output"),
         (("up", "--slots", "0"), "--slots"),
+        (("up", "--node", "a b"), "--node"),
+        (("up", "--node", "n" * 65), "--node"),
+        (("up", "--node", "pool-local"), "--node"),
+        (("up", "--pool", "A.*"), "--pool"),
+        (("ls", "--data", ""), "--data"),
+        (("ls", "--server", ":::"), "no address"),
+        (("ls", "--server", "http://["), "no address"),
+        (("ls", "--server", "ftp://host"), "no address"),
+        (("ls", "--server", "nats://host:99999"), "no address"),
         (("get", "x", "--server", "nats://127.0.0.1:1", "--context", "c"), "--context"),
         (("get", "x", "--context", "nowhere"), "nowhere"),
     ],
@@ -86,6 +97,31 @@ def test_a_broker_that_does_not_answer_is_said(runfold: Commands, words: tuple[s
     done = runfold(*words, "--server", "nats://127.0.0.1:1")
     assert done.code == 5, done.err
     assert "127.0.0.1:1" in done.err
+
+
+@pytest.mark.parametrize("words", [("ls",), ("run", "a.py:f"), ("up",), ("submit", "a.py:f")])
+def test_a_data_directory_that_is_none_is_said(runfold: Commands, words: tuple[str, ...]) -> None:
+    runfold.data.parent.joinpath("file").write_text("")
+    done = runfold(*words, "--data", str(runfold.data.parent / "file"))
+    assert done.code == 1, done.err
+    assert "Not a directory" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_an_output_that_is_full_is_said(runfold: Commands) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [RUNFOLD, "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_bad_namespace_is_said(runfold: Commands) -> None:
+    done = runfold("ls", RUNFOLD_NAMESPACE="A b")
+    assert done.code == 2, done.err
+    assert "RUNFOLD_NAMESPACE" in done.err
 
 
 def test_submit_without_a_service_says_how_to_start_one(runfold: Commands) -> None:

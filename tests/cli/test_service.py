@@ -62,6 +62,15 @@ def test_submit_prints_the_id_alone_and_the_run_can_be_followed(user: Commands) 
     assert "agrees" in user.ok("verify", run).out
 
 
+@pytest.mark.parametrize("word", ["*", ">", "../x"])
+def test_what_is_no_runs_id_is_no_run(user: Commands, word: str) -> None:
+    user.ok("submit", "jobs.py:ok", "--follow", "--set", "config.steps=1")
+    for words in (("get",), ("watch",), ("logs", "-f"), ("abort", "--reason", "x")):
+        done = user(*words, word)
+        assert done.code == 4, (words, done.out, done.err)
+        assert "Traceback" not in done.err
+
+
 def test_submit_follow_ends_as_the_run_ends(user: Commands) -> None:
     assert user.ok("submit", "jobs.py:ok", "--follow").out.count("\n") == 1
     done = user("submit", "jobs.py:boom", "--workers", "2", "--follow")

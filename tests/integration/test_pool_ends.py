@@ -28,6 +28,14 @@ def train():
     time.sleep(600)
 """
 
+STOPS_ITS_PARENT = """
+import os, signal, time
+def train():
+    os.kill(os.getppid(), signal.SIGSTOP)
+    runfold.report({"pid": os.getpid()})
+    time.sleep(600)
+"""
+
 
 async def test_a_killed_runner_takes_its_ranks_along_and_the_supervisor_says_so(pool: PoolForTest) -> None:
     run = await pool.run("digits-1", SLEEPS)
@@ -55,6 +63,16 @@ async def test_a_runner_whose_spawner_dies_ends_and_says_what_became_of_its_rank
     assert lost.exit_code not in (None, 0)
     assert len(run.of(RankExited)) == 2
     await pool.gone("rank-0")
+
+
+async def test_a_rank_that_stops_its_spawner_leaves_nothing(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", STOPS_ITS_PARENT)
+    run.train()
+    await run.heard(Reported, rank=0)
+    below = [*pool.named("runfold-spawner"), *pool.named("rank-0"), *pool.named("rank-1")]
+    run.stop(grace_s=0.0)
+    await run.heard(Released)
+    await all_gone(below)
 
 
 async def test_a_dead_zygote_is_replaced_and_its_runner_goes_on(pool: PoolForTest) -> None:

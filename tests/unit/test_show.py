@@ -28,7 +28,7 @@ def hostile_status() -> Status:
         reason=HOSTILE,
         attempt=1,
         world_size=1,
-        ranks=[RankStatus(rank=0, node=HOSTILE, phase="failed", index=1, step=1)],
+        ranks=(RankStatus(rank=0, node=HOSTILE, phase="failed", index=1, step=1),),
         budgets={"worker": BudgetStatus(spent=0, limit=0)},
         metrics={HOSTILE: HOSTILE},
         error=ErrorStatus(rank=0, type=HOSTILE, message=HOSTILE + "\nsecond", kind="user", where=HOSTILE, attempt=1),

@@ -11,6 +11,8 @@ import typer
 from runfold.cli.command import DataOption, NodesOption, OutputOption, check_nodes, say
 from runfold.cli.show import print_json_line, print_text
 from runfold.errors import UsageError
+from runfold.events.job import RUN_ID
+from runfold.events.subjects import is_token
 from runfold.locate import find
 from runfold.service import Plan, Service
 from runfold.up import serve
@@ -46,6 +48,7 @@ def command(
     if slots is not None and slots < 1:
         raise UsageError(f"--slots: must be at least 1, not {slots}")
     check_nodes(nodes)
+    _check_names(node, pool)
     if not 1 <= controllers <= CONTROLLERS_MAX_COUNT:
         raise UsageError(f"--controllers: must be 1 to {CONTROLLERS_MAX_COUNT}, not {controllers}")
     where = find(data)
@@ -70,6 +73,16 @@ def command(
         )
 
     asyncio.run(serve(plan, say, ready))
+
+
+def _check_names(node: str, pool: str) -> None:
+    """Both become parts of subjects; a job may name the pool, and the supervisor speaks as `pool-<pool>`."""
+    if not RUN_ID.fullmatch(pool):
+        raise UsageError(f"--pool: {pool!r} is no pool name: lower-case letters, digits and '-'")
+    if not is_token(node):
+        raise UsageError(f"--node: {node!r} is no name of a node: letters, digits, '-' and '_', at most 64")
+    if node == f"pool-{pool}":
+        raise UsageError(f"--node: {node!r} is how the supervisor of the pool {pool} is called; give another name")
 
 
 def slots_words(plan: Plan) -> str:
