@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FREE_MIN_BYTES: Final = 1024**3
 VERSION_TIMEOUT_S: Final = 10.0
+QUARANTINED_SHOWN_MAX: Final = 8
 POOL_BEAT_TIMEOUT_S: Final = 3.0
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -121,6 +122,7 @@ async def _service(where: Where) -> AsyncIterator[Check]:
             yield Check(what="service", verdict="ok", found=f"{client.connection.server} answers")
             yield await _streams(client)
             yield await _space(client)
+            yield await _damaged(client)
             yield await _pools(client)
     except (RunfoldError, BrokerError) as error:
         yield Check(what="service", verdict="problem", found=str(error), advice="is it running? see `runfold up`")
@@ -146,6 +148,19 @@ async def _space(client: Client) -> Check:
         verdict=verdict,
         found="; ".join(map(str, shown)) or "no stream was found",
         advice="" if verdict == "ok" else "`runfold gc --older-than 30d` gives back what is archived",
+    )
+
+
+async def _damaged(client: Client) -> Check:
+    statuses = await client.statuses()
+    marked = [status for status in statuses if status.quarantined]
+    if not marked:
+        return Check(what="runs", verdict="ok", found=f"{len(statuses)} known, none quarantined")
+    return Check(
+        what="runs",
+        verdict="problem",
+        found="; ".join(f"{one.run} is quarantined: {one.quarantined}" for one in marked[:QUARANTINED_SHOWN_MAX]),
+        advice="`runfold restore RUN --from ARCHIVE` brings a log back; `runfold abort RUN --force` stops its group",
     )
 
 
