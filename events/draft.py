@@ -251,7 +251,7 @@ class Draft:
         if not self._shards:
             return self.checkpoints
         named = {number: rank.named for number, rank in enumerate(self._ranks)}
-        checkpoints = gathered(self.checkpoints, self._shards, self.t, named)
+        checkpoints = gathered(self.checkpoints, self._shards, self.t, named, self.state.tasks)
         for number, rank in enumerate(self._ranks):
             if rank.named != named[number]:
                 self._ranks[number] = replace(rank, named=named[number])

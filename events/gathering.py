@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from runfold.events.checkpoints import Checkpoints, Gathering, Mark, with_rank
 from runfold.events.facts import CheckpointSealed
 from runfold.events.limits import CHECKPOINTS_GATHERING_MAX_COUNT, CHECKPOINTS_LEFT_MAX_COUNT, MARKS_MAX_COUNT
-from runfold.events.tasks import SealedAs, TaskEnd, seal_id
+from runfold.events.tasks import SEAL, SealedAs, TaskEnd, seal_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,20 +21,24 @@ if TYPE_CHECKING:
 Seen = tuple["Reported", "Cause"]
 
 
-def gathered(checkpoints: Checkpoints, reports: Sequence[Seen], t: float, named: dict[int, int]) -> Checkpoints:
+def gathered(
+    checkpoints: Checkpoints, reports: Sequence[Seen], t: float, named: dict[int, int], tasks: tuple[OpenTask, ...]
+) -> Checkpoints:
     """Return the checkpoints with these reports of the present attempt, in whatever order they came.
 
-    `named` counts, by rank, the reports with a directory named by the user; it is counted on here.
+    One that is sealed, or about to be by `tasks`, gathers nothing more. `named` counts, by rank, the reports with a
+    directory named by the user; it is counted on here.
     """
     by_name = {one.name: one for one in checkpoints.gathering}
     unread = checkpoints.unread
+    closed = {one.name for one in checkpoints.kept} | {one.task.id.removeprefix(f"{SEAL}:") for one in tasks}
     for item, cause in sorted(reports, key=lambda seen: (seen[0].index, seen[0].rank)):
         if item.unread:
             unread = unread or cause
         if item.named:
             named[item.rank] += 1
         name = item.checkpoint
-        if name is None:
+        if name is None or name in closed:
             continue
         before = by_name.get(name) or Gathering(
             name=name,

@@ -30,6 +30,7 @@ from runfold.events.requests import (
     ResizeRun,
 )
 from runfold.events.state import Preempting, Running, RunState, Scheduling
+from runfold.events.tasks import TaskOutcome
 from support.runs import DECIDER, POOL, Run
 
 NODES: Final = ("node-a", "node-b")
@@ -41,6 +42,7 @@ Line = tuple[str, int, int]
 SAID: Final = (
     *("place", "ready", "start", "report", "return", "release", "wait", "fail", "exit", "killed", "asked", "lost"),
     *("never", "short", "queued", "busy", "capacity", "notice", "cancel", "silent", "stuck", "hang", "malformed"),
+    *("shard", "shard", "named", "passed", "sealed", "sealed", "unsealed", "late shard"),
     *("abort", "resize", "request", "rejoin", "controller", "late", "stranger"),
 )
 ONE: Final[st.SearchStrategy[Line]] = st.tuples(st.sampled_from(SAID), st.integers(0, 3), st.integers(0, 5))
@@ -90,6 +92,8 @@ def _said(run: Run, line: Line, i: int) -> list[AnyInput]:
             return [run.ready(node, port=4000 + b)] if run.state.group is not None else []
         case "start" | "report" | "return" | "fail" | "exit" | "killed" | "asked":
             return [_of_rank(run, what, rank, b)] if run.state.group is not None else []
+        case "shard" | "named" | "passed" | "sealed" | "unsealed" | "late shard":
+            return _of_checkpoint(run, what, rank, b, node) if run.state.group is not None else []
         case "late":
             return [run.failed(rank, "late", KINDS[b], attempt=max(run.state.attempt - 1, 0), ago_s=0.2 * b)]
         case "stranger":
@@ -156,6 +160,27 @@ def _of_rank(run: Run, what: str, rank: int, b: int) -> AnyInput:
             return run.exited(rank, signal=9, oom=b == 0)
         case _:
             return run.exited(rank, signal=15, asked=True)
+
+
+def _of_checkpoint(run: Run, what: str, rank: int, b: int, node: str) -> list[AnyInput]:
+    waiting = [one.task for one in run.state.tasks if one.end is None]
+    match what:
+        case "shard" | "named":
+            return [run.shard(rank, b, f"best-{b % 2}" if what == "named" else None)]
+        case "passed":
+            return [run.reported(one.rank, b) for one in run.group.ranks]
+        case "late shard":
+            return [run.shard(rank, b, attempt=max(run.state.attempt - 1, 0))]
+        case "sealed" if waiting and waiting[0].kind == "seal":
+            metrics: dict[str, Json] = {"loss": b}
+            return [run.sealed(str(waiting[0].arguments["name"]), metrics, node=node)]
+        case _ if waiting:
+            outcome: TaskOutcome = "done" if waiting[0].kind != "seal" and b else "failed"
+            return [
+                run.task_ended(waiting[b % len(waiting)].id, outcome, why="" if outcome == "done" else "x", node=node)
+            ]
+        case _:
+            return []
 
 
 def _concluded(run: Run, what: str, a: int, b: int, rank: int, unique: str) -> AnyInput:

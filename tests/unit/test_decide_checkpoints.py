@@ -80,6 +80,17 @@ def test_given_a_seal_then_the_checkpoint_counts() -> None:
     assert run.state.tasks == ()
 
 
+def test_given_files_in_what_is_sealed_or_about_to_be_then_they_gather_nothing_more() -> None:
+    run = Run(1).running()
+    run.says(run.shard(0, 0, "mine"))
+    run.says(run.shard(0, 1, "mine"))
+    assert run.said == ()
+    run.says(run.sealed("mine"))
+    run.says(run.shard(0, 2, "mine"))
+    assert run.said == ()
+    assert run.state.checkpoints.gathering == ()
+
+
 def test_given_a_seal_told_twice_then_the_second_is_stale() -> None:
     run = committed(Run(1).running())
     run.says(run.sealed(FIRST))
