@@ -86,11 +86,11 @@ def written(steps: list[Step]) -> list[bytes]:
     lines: list[bytes] = []
     prev = GENESIS
     for n, (t, inputs) in enumerate([(0.0, taken), *steps]):
-        decision, state = settle(state, inputs, t, cursor=("inbox", n))
+        transitions, state = settle(state, inputs, t, cursor=("inbox", n))
         at = (START + timedelta(seconds=t)).isoformat(timespec="microseconds").replace("+00:00", "Z")
         entry = Entry(
             v=1, run=RUN, n=n, t=t, at=at, by="ctl", epoch=1, cursor=("inbox", n), inputs=tuple(inputs),
-            transitions=decision.transitions, prev=prev,
+            transitions=transitions, prev=prev,
         )  # fmt: skip
         lines.append(encode_entry(entry))
         prev = hash_entry(lines[-1])

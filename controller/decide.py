@@ -39,7 +39,8 @@ def decide(state: AnyState, inputs: Sequence[AnyInput], t: float, policies: Poli
     The inputs are observed first, so that what is decided rests on the whole folded state. Deciding again on a state
     that these transitions were folded into returns nothing. Raises `Unsettled` when the rules never come to rest.
     """
-    return settle(state, inputs, t, policies)[0]
+    transitions, rest = settle(state, inputs, t, policies)
+    return Decision(transitions, wake_at(rest))
 
 
 def settle(
@@ -48,10 +49,10 @@ def settle(
     t: float,
     policies: Policies = DEFAULT,
     cursor: tuple[str, int] | None = None,
-) -> tuple[Decision, RunState]:
-    """Decide, and return the state it comes to rest in as well.
+) -> tuple[tuple[AnyTransition, ...], RunState]:
+    """Return what is decided, and the state it comes to rest in.
 
-    It is that of the fold of the entry with this `cursor`; of entry 0 only the time of acceptance is missing.
+    That is the fold of the entry with this `cursor`; of entry 0 only the time of acceptance is missing.
     """
     decided: list[AnyTransition] = []
     if not isinstance(state, RunState):
@@ -63,7 +64,7 @@ def settle(
     for _ in range(DECIDE_ROUNDS_MAX_COUNT):
         step = _next_step(state, policies)
         if not step:
-            return Decision(tuple(decided), wake_at(state)), state
+            return tuple(decided), state
         for transition in step:
             state = evolve(state, transition, Moment(n=state.n, t=state.t, k=len(decided)))
             decided.append(transition)

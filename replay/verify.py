@@ -149,13 +149,13 @@ class _Again:
     def _differs(self, entry: Entry) -> tuple[AnyTransition, ...] | None:
         """Return what is decided now, if it is not what was; go on as the log does."""
         self.wrote = _decider(entry) or self.wrote
-        decision, settled = settle(before(self.state, entry), entry.inputs, entry.t, self.policies, entry.cursor)
-        if decision.transitions == entry.transitions:
+        decided, settled = settle(before(self.state, entry), entry.inputs, entry.t, self.policies, entry.cursor)
+        if decided == entry.transitions:
             # What was decided alike has folded alike, which need not be done again.
             self.state = settled if self.state is not None else replace(settled, accepted_at=entry.at)
             return None
         self.state = fold(self.state, entry)
-        return decision.transitions
+        return decided
 
     def _note(self, link: Link, now: tuple[AnyTransition, ...]) -> bool:
         """Remember a difference; return whether to go on."""

@@ -160,8 +160,7 @@ class _Course:
         """Decide on what an entry recorded; return whether another course begins here."""
         if self._earlier(entry):
             return True
-        decision, settled = settle(self.state, entry.inputs, entry.t, self.policies, entry.cursor)
-        now = decision.transitions
+        now, settled = settle(self.state, entry.inputs, entry.t, self.policies, entry.cursor)
         if not _alike(now, entry.transitions):
             self._part(entry, entry.t, tuple(told(entry)), now, settled, before_it=False)
             return True
@@ -179,10 +178,10 @@ class _Course:
             if timer in known:
                 continue
             t = max(timer.deadline_t, self.state.t)
-            decision, settled = settle(self.state, (timer,), t, self.policies)
-            if decision.transitions:
+            now, settled = settle(self.state, (timer,), t, self.policies)
+            if now:
                 what, more = input_words(timer)
-                self._part(entry, t, (f"{what}: {more}",), decision.transitions, settled, before_it=True)
+                self._part(entry, t, (f"{what}: {more}",), now, settled, before_it=True)
                 return True
         return False
 

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runfold.events.config import FailureConfig
+from runfold.replay.answers import render_what_if
 from runfold.replay.at import AtClock, state_at
 from runfold.replay.audit import audit
 from runfold.replay.goodput import Goodput, goodput
@@ -18,6 +19,7 @@ from runfold.replay.story import story
 from runfold.replay.timeline import timeline
 from runfold.replay.uses import USES, micros
 from runfold.replay.verify import verify
+from runfold.replay.whatif import what_if
 from support.histories import history
 from support.plays import CONFIGS, PLAYS, SIZES, Line, a_run, inputs_of
 
@@ -114,3 +116,21 @@ def test_what_is_of_one_rank_or_attempt_is_part_of_the_whole(
     for part in (timeline(run, rank=which % 3), timeline(run, attempt=which % 4), timeline(run, since_t=which / 2)):
         assert {row.number for row in part.rows} <= numbers
     assert state_at(run, which % len(run.links)).n == which % len(run.links)
+
+
+@settings(max_examples=80)
+@given(SIZES, CONFIGS, PLAYS, st.integers(-1, 4))
+def test_another_course_begins_only_where_a_decision_differs(
+    size: int | tuple[int, int], config: FailureConfig, play: Play, failures: int
+) -> None:
+    run = logged(size, config, play)
+    same = what_if(run, {})
+    assert (same.parted, same.details) == (None, 0)
+    other = what_if(run, {"failure.max_failures": failures})
+    if failures == config.max_failures:
+        assert other.parted is None
+    if other.parted is not None:
+        assert other.parted.recorded != other.parted.instead
+        assert other.up_to.until_t <= other.parted.t
+    assert 0 <= other.informative_until < len(run.links)
+    assert all(render_what_if(other))
