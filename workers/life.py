@@ -132,8 +132,14 @@ class RankLife:
         return self._handle.pid if self._handle is not None else None
 
     def end(self, *, kill: bool, now: float) -> None:
-        """Ask it to end, or make it; one that is still being started ends as soon as it could be signalled."""
+        """Ask it to end, or make it; one that is still being started ends as soon as it could be signalled.
+
+        One whose function has returned is ending: its threads and what it registered with `atexit` have as long to go
+        on as others have to end, and no signal cuts them short.
+        """
         self._asked_s = now if self._asked_s is None else self._asked_s
+        if self.phase == "returned" and not kill:
+            return
         self._killed = self._killed or kill
         self._signal = signal.SIGKILL if kill else signal.SIGTERM
         if self._handle is not None:

@@ -162,3 +162,35 @@ async def test_what_a_rank_started_ends_with_it(pool: PoolForTest) -> None:
         except ProcessLookupError:
             continue
         raise AssertionError(f"{pid} outlived its rank")
+
+
+ENDS_SLOWLY = """
+import atexit, pathlib, threading, time
+def flush():
+    time.sleep(0.5)
+    pathlib.Path("flushed").write_text("by the end of the program")
+def train():
+    threading.Thread(target=time.sleep, args=(0.5,)).start()
+    atexit.register(flush)
+"""
+
+
+async def test_a_rank_that_has_returned_ends_like_a_program_and_is_not_cut_short(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", ENDS_SLOWLY, num_workers=1)
+    run.train()
+    await run.heard(RankReturned)
+    run.stop(grace_s=60.0)
+    await run.heard(Released)
+    (ended,) = run.of(RankExited)
+    assert (ended.exit_code, ended.signal, ended.returned) == (0, None, True)
+    assert (pool.folder / "flushed").exists()
+
+
+async def test_a_rank_that_has_returned_and_never_ends_is_made_to(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", ENDS_SLOWLY.replace("0.5", "600"), num_workers=1)
+    run.train()
+    await run.heard(RankReturned)
+    run.stop(grace_s=0.5)
+    await run.heard(Released)
+    (ended,) = run.of(RankExited)
+    assert (ended.signal, ended.returned) == (9, True)
