@@ -67,6 +67,8 @@ class Facts:
         self._joined = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: RawSubscription | None = None
+        # The entry, and its epoch, by which this process is known to have the source's name.
+        self._joined_by = (0, 0)
 
     def start(self) -> None:
         """Begin to join and to publish."""
@@ -88,6 +90,8 @@ class Facts:
         if given is None:
             return
         if given.boot == self.boot:
+            if not self._joined.is_set():
+                self._joined_by = (assignment.epoch, assignment.n)
             self.spool.join(given.incarnation, time.monotonic())
             self._joined.set()
         elif self.spool.incarnation is not None:
@@ -192,7 +196,9 @@ class Facts:
             folded = _FOLDED.decode(message.data)
         except msgspec.DecodeError:
             return
-        self._take_folded(folded.folded)
+        # What was said before that speaks of the source's former life: its numbers are not ours.
+        if self._joined.is_set() and (folded.epoch, folded.n) >= self._joined_by:
+            self._take_folded(folded.folded)
 
     def _take_folded(self, folded: dict[str, int]) -> None:
         if self.spool.incarnation is not None and (number := folded.get(self.source)) is not None:

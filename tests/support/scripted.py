@@ -49,6 +49,7 @@ class Scripted:
             resources={"CPU": 1.0},
         )
         self._news = asyncio.Event()
+        self._n = 0
         self._publishing = asyncio.create_task(self._publish_news(), name="scripted")
         self._inbox = Inbox(connection, run, cursor=None, on_message=self._take, on_reset=lambda _: None)
         self._inbox.start()
@@ -143,19 +144,18 @@ class Scripted:
                 self.facts.append(fact)
 
     async def _publish_news(self) -> None:
-        n = 0
         while True:
             await self._news.wait()
             self._news.clear()
-            n += 1
+            self._n += 1
             told = msgspec.structs.replace(
-                self._base, n=n, job=self.work, joined=tuple(self._joined.values()), folded=dict(self.folded)
+                self._base, n=self._n, job=self.work, joined=tuple(self._joined.values()), folded=dict(self.folded)
             )
             await self._cells.put(self.run, msgspec.json.encode(told), expected=None)
 
     async def say_folded(self) -> None:
         """Say what is folded, as a controller does now and then."""
-        said = Folded(run=self.run, epoch=1, n=1, folded=dict(self.folded))
+        said = Folded(run=self.run, epoch=1, n=self._n, folded=dict(self.folded))
         await self._connection.publish(self._connection.names.subjects.folded(self.run), msgspec.json.encode(said))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from support.sim.machines import ControllerSeat, PoolSeat, User
@@ -28,7 +28,7 @@ class Weather:
         self._process = world.process("weather")
         self._mends: dict[int, Callable[[], None]] = {}
         self._mends_count = 0
-        self._acts: dict[Trouble, Callable[[Spell], Awaitable[None]]] = {
+        self._acts: dict[Trouble, Callable[[Spell], Coroutine[None, None, None]]] = {
             "controller_dies": self._controller_dies,
             "controller_stops": self._controller_stops,
             "controller_sleeps": self._controller_sleeps,
