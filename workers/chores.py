@@ -15,10 +15,12 @@ from runfold.events.assignment import Assignment, Work
 from runfold.events.base import Json
 from runfold.events.facts import AnyFact, CheckpointSealed, TaskEnded
 from runfold.events.failures import ErrorInfo
+from runfold.events.nats.errors import BrokerError
 from runfold.events.tasks import DELETE, DOUBT, OPEN, SEAL, Task
 from runfold.workers.hand import Hand
 from runfold.workers.keeper import Answer, Ask
 from runfold.workers.layout import StorageSpec
+from runfold.workers.spool import FactTooLargeError
 
 STORAGE_KINDS: Final = (OPEN, SEAL, DELETE, DOUBT)
 ON_LEAVING_MAX_S: Final = 6.0
@@ -67,10 +69,14 @@ class StorageDoer:
 
     async def answer(self, task: Task, work: Work) -> Answer:
         """Have the keeper do a task."""
+        try:
+            spec = await self._spec_of(work)
+        except BrokerError as error:
+            return Answer(error=ErrorInfo(type=type(error).__name__, message=str(error), kind="storage"))
         ask = Ask(
             task=task,
             run=self._run,
-            spec=await self._spec_of(work),
+            spec=spec,
             env=work.env,
             retries_max=work.checkpointing.upload_retries_max,
         )
@@ -193,7 +199,14 @@ class Chores:
         if task.id.startswith(COLLECT):
             _LOG.info("%s: what a rank left half uploaded: %s", task.id, fact)
         else:
+            self._tell(task, fact)
+
+    def _tell(self, task: Task, fact: AnyFact) -> None:
+        try:
             self._say(fact)
+        except FactTooLargeError as error:
+            told = ErrorInfo(type="FactTooLargeError", message=str(error), kind="storage")
+            self._say(ended(task, self._present, error=told))
 
     def _begin(
         self, work: Coroutine[object, object, None], name: str, done: Callable[[asyncio.Task[None]], None]
