@@ -24,6 +24,26 @@ def train(config: dict[str, object]) -> float:
     return float(str(config["lr"]))
 
 
+def save() -> None:
+    """A training function that keeps its state."""
+    checkpoint = runfold.get_checkpoint()
+    assert_type(checkpoint, runfold.Checkpoint | None)
+    if checkpoint is not None:
+        with checkpoint.as_directory() as folder:
+            assert_type(folder, str)
+        assert_type(checkpoint.to_directory(Path("here")), str)
+        checkpoint.update_metadata({"epoch": 1})
+    assert_type(runfold.should_checkpoint(together=True), bool)
+    runfold.report({"loss": 0.5}, runfold.Checkpoint.from_directory(Path("here")), "epoch-1")
+    runfold.report(
+        {"loss": 0.5},
+        checkpoint=runfold.Checkpoint("s3://bucket/here"),
+        checkpoint_upload_mode=runfold.CheckpointUploadMode.ASYNC,
+        checkpoint_upload_fn=lambda given, name: given,
+        delete_local_checkpoint_after_upload=False,
+    )
+
+
 def start() -> runfold.Result:
     """A run started from Python."""
     trainer = runfold.Trainer(
