@@ -19,8 +19,8 @@ class _Health(msgspec.Struct):
 
 
 async def broker_trouble(monitor_url: str) -> str | None:
-    """Return what the broker says is wrong with it; None when it is well, or does not answer here."""
-    return await asyncio.to_thread(_ask, monitor_url)
+    """Return what the broker says is wrong with it; None when it is well, or nobody answers there."""
+    return await asyncio.to_thread(_ask, monitor_url) if monitor_url else None
 
 
 def _ask(monitor_url: str) -> str | None:
@@ -31,9 +31,9 @@ def _ask(monitor_url: str) -> str | None:
         try:
             health = msgspec.json.decode(refusal.read(ANSWER_MAX_BYTES), type=_Health)
         except (msgspec.DecodeError, OSError):
-            return f"it answers {refusal.code}"
+            return f"it says of itself: {refusal.code}"
         finally:
             refusal.close()
-        return health.error or health.status or f"it answers {refusal.code}"
+        return health.error or f"it says of itself: {health.status or refusal.code}"
     except (OSError, ValueError):
         return None

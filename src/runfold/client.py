@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from runfold.brokerhealth import broker_trouble
 from runfold.errors import NoAnswerError, NotAcceptedError, NotFoundError, UnreachableError
 from runfold.events.job import RUN_ID, check_job, encode_job, job_digest
 from runfold.events.limits import REQUEST_TIMEOUT_S
@@ -62,15 +63,22 @@ class Client:
         Raises:
             Refused: it is no job; nothing was published.
             NotAcceptedError: the broker refused to store it.
+            UnreachableError: the broker did not answer; what it says of its health is the reason.
         """
         check_job(job)
         if job.id is None:
             raise Refused("$.id", "the client gives each job an id before it publishes it")
         digest = job_digest(job)
         headers = {MSG_ID: f"{job.id}.{digest}"}
-        answer = await publish_acked(
-            self.connection, self.names.subjects.jobs, encode_job(job), headers, timeout_s=PUBLISH_TIMEOUT_S
-        )
+        try:
+            answer = await publish_acked(
+                self.connection, self.names.subjects.jobs, encode_job(job), headers, timeout_s=PUBLISH_TIMEOUT_S
+            )
+        except Unanswered as error:
+            why = await broker_trouble(self.address.monitor) or str(error)
+            raise UnreachableError(
+                f"the job was not acknowledged: {why}\nIt may be stored all the same; then it is run {job.id}."
+            ) from error
         if isinstance(answer, Rejected):
             raise NotAcceptedError(f"the broker did not take the job: {answer.description}. Nothing was started")
         return Receipt(job.id, digest, answer.sequence, answer.duplicate)

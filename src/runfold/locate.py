@@ -30,13 +30,15 @@ STORAGE_FOLDER: Final = "storage"
 class Address:
     """A broker to speak to as a client.
 
-    `local`: found by a data directory, so on this machine. `once`: it serves one run, and ends with it.
+    `local`: found by a data directory, so on this machine. `once`: it serves one run, and ends with it. `monitor` is
+    where it tells of its health, if that is known.
     """
 
     url: str
     namespace: str
     local: bool
     once: bool = False
+    monitor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def answering(data_dir: Path) -> Address | None:
         raise UnreachableError(str(error)) from error
     if file is None or not _listens(file.server):
         return None
-    return Address(file.url, file.namespace, local=True)
+    return Address(file.url, file.namespace, local=True, monitor=file.monitor)
 
 
 def _listens(server: str) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from runfold.brokerhealth import broker_trouble
 from runfold.client import open_client
 from runfold.controller.status import status as status_of
 from runfold.errors import NotFoundError, UnreachableError
@@ -81,6 +82,12 @@ async def find_status(where: Where, run: str) -> Status | JobRefused:
         raise NotFoundError(
             f"there is no run {run!r}\nNeither the service nor the archive in {where.archive_dir} knows it."
         ) from None
+
+
+async def service_trouble(where: Where) -> str | None:
+    """Return what the service's broker says is wrong with it, if it is known where it says so."""
+    address = where.service()
+    return await broker_trouble(address.monitor) if address is not None else None
 
 
 async def _live_status(client: Client, run: str) -> Status | JobRefused | None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
+from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.show import print_json, print_text, table
 from runfold.events.refusal import JobRefused
 from runfold.explain import metrics_text, value_text
 from runfold.locate import find
-from runfold.runs import find_status
+from runfold.runs import find_status, service_trouble
 
 if TYPE_CHECKING:
     from runfold.events.status import Status
@@ -26,7 +26,10 @@ def command(
     context: ContextOption = None,
 ) -> None:
     """Show what the log says of a run now; of job-<number> that was refused, why."""
-    found = asyncio.run(find_status(find(data, server, context), run))
+    where = find(data, server, context)
+    found = asyncio.run(find_status(where, run))
+    if trouble := asyncio.run(service_trouble(where)):
+        say(f"the broker stores nothing at present, so this may be old: {trouble}")
     if output == "json":
         print_json(found)
     elif isinstance(found, JobRefused):

@@ -1,0 +1,98 @@
+"""A disk that is full: said to whoever asks, waited for, and nothing that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.commands import Commands
+
+TRAINING = """
+import time
+from pathlib import Path
+
+import runfold
+
+
+def steps(config):
+    index = 0
+    while not Path(config["enough"]).exists():
+        runfold.report({"index": index})
+        index += 1
+        time.sleep(0.05)
+    return index
+"""
+FILLED_AT_ONCE_BYTES = 64 * 1024
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"mounting a small file system is not allowed here: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def fill(place: Path) -> Path:
+    """Leave no room."""
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file:
+        while True:
+            try:
+                file.write(b"x" * FILLED_AT_ONCE_BYTES)
+            except OSError:
+                return filler
+
+
+def test_a_full_disk_is_told_and_waited_for(runfold: Commands, small: Path, tmp_path: Path) -> None:
+    runfold.data = small / "data"
+    enough = tmp_path / "enough"
+    runfold.write("jobs.py", TRAINING)
+
+    def until(what: str, said: str = "", index: int = -1) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            got = runfold.ok("get", run, "-o", "json")
+            document = got.document
+            ranks = document["ranks"]
+            assert isinstance(ranks, list)
+            if said in got.err and (not ranks or ranks[0]["index"] > index) and document["state"] == what:
+                return
+            if time.monotonic() > deadline:
+                pytest.fail(f"never {what} {said} {index}: {document} {got.err}")
+
+    with runfold.service() as up:
+        run = runfold.ok("submit", "jobs.py:steps", "--set", f"config.enough={enough}").out.strip()
+        until("running", index=5)
+        filler = fill(small)
+        until("running", said="no space left on device")
+        # Large enough not to fit into what is left of a page.
+        refused = runfold("submit", "jobs.py:steps", "--set", f"config.enough={'x' * 16_384}")
+        assert refused.code == 5
+        assert "no space left on device" in refused.err
+        before = runfold.ok("get", run, "-o", "json").document["ranks"][0]["index"]  # type: ignore[index]  # a list
+        filler.unlink()
+        until("running", index=before + 20)
+        enough.write_text("")
+        assert runfold("watch", run).code == 0
+        status = runfold.ok("get", run, "-o", "json").document
+        assert status["attempt"] == 1
+        assert status["ranks"][0]["index"] == status["return_value"] - 1  # type: ignore[index,operator]  # numbers
+        runfold.ok("audit", run)
+        runfold.ok("verify", run)
+        said = up.stop()
+    assert "the broker cannot store anything" in said
+    assert "starting it again" in said
