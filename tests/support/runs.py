@@ -47,7 +47,7 @@ from runfold.events.job import Job, job_digest
 from runfold.events.requests import Join
 from runfold.events.state import Group, RunState, Unborn
 from runfold.events.tasks import TaskOutcome
-from runfold.events.transitions import AnyTransition, StateChanged
+from runfold.events.transitions import AnyTransition, ControllerChanged, StateChanged
 
 POOL: Final = "pool-local"
 AT: Final = "2026-11-30T05:48:28.000000Z"
@@ -189,6 +189,7 @@ class Run:
     def _write(self, inputs: tuple[AnyInput, ...]) -> Run:
         before = self._state
         decision = decide(before, inputs, self.t, self.policies)
+        epoch = before.epoch if isinstance(before, RunState) else 1
         data = encode_entry(
             Entry(
                 v=WIRE_VERSION,
@@ -197,7 +198,7 @@ class Run:
                 t=self.t,
                 at=AT,
                 by="ctl",
-                epoch=before.epoch if isinstance(before, RunState) else 1,
+                epoch=next((said.epoch for said in decision.transitions if isinstance(said, ControllerChanged)), epoch),
                 cursor=("inbox", len(self.entries)),
                 inputs=inputs,
                 transitions=decision.transitions,
