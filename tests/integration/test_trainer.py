@@ -144,7 +144,7 @@ def test_a_signal_aborts_the_run_and_handlers_are_restored(tmp_path: Path) -> No
     )
     try:
         assert process.stdout is not None
-        while " running " not in (line := process.stdout.readline()):
+        while " report " not in (line := process.stdout.readline()):
             assert line, process.communicate()
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
