@@ -20,7 +20,7 @@ INSTEAD: Final[dict[str, str]] = {
     "RAY_TRAIN_ENABLE_STATE_ACTOR_RECONCILIATION": "nothing: the state is the log, folded",
     "RAY_TRAIN_STATE_ACTOR_RECONCILIATION_INTERVAL_S": "nothing: the state is the log, folded",
     "RAY_TRAIN_METRICS_ENABLED": "nothing: every report is in the log; see metrics_ranks",
-    "RAY_TRAIN_CALLBACKS": "nothing: whoever follows the log sees every event once, in order",
+    "RAY_TRAIN_CALLBACKS": "hooks.callbacks, or the variable RUNFOLD_CALLBACKS where the run is asked for",
     "RAY_TRAIN_ENABLE_STATE_TRACKING": "nothing: `runfold ls` and `get` always know",
     "RAY_TRAIN_ENABLE_NCCL_HANG_DETECTOR": "timeouts.progress_timeout_s",
     "RAY_TRAIN_NCCL_RAS_MIN_POLL_INTERVAL_S": "timeouts.progress_timeout_s",
