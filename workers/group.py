@@ -112,6 +112,11 @@ class RankGroup:
         life.pause(self._paused)
         life.begin()
 
+    @property
+    def lives(self) -> list[RankLife]:
+        """The ranks here that have not ended."""
+        return [life for life in self._lives.values() if not life.over]
+
     def end(self, rank: int, *, kill: bool, now: float) -> None:
         """Ask a rank to end, or make it."""
         if (life := self._lives.get(rank)) is not None:
@@ -146,6 +151,8 @@ class RankGroup:
             step=life.step,
             memory_bytes=memory_bytes,
             cpu=cpu,
+            # An upload within a report is no standstill either; it has limits of its own.
+            paused=life.posture.paused or bool(life.uploading),
         )
 
     def _retire(self, rank: int) -> None:
@@ -162,8 +169,10 @@ class RankGroup:
     def _meeting_of(self, assignment: Assignment) -> Meeting:
         if self._meeting is None or assignment.attempt != self._meeting.attempt:
             self._end_meeting()
-            held = self._port
-            self._meeting = Meeting(self._spec, assignment, held, self._deliver, self._meeting_failed)
+            held, attempt = self._port, assignment.attempt
+            # What is left to say of one attempt is no answer to the ranks of the next.
+            deliver, failed = partial(self._deliver, attempt), partial(self._meeting_failed, attempt)
+            self._meeting = Meeting(self._spec, assignment, held, deliver, failed)
             if self._meeting.needs_port:
                 # Offered to the next attempt while this one uses the port held so far.
                 self._port = HeldPort(self._spec.addr)
@@ -184,13 +193,14 @@ class RankGroup:
             answer = await self._inventory.listed(inquiry, life.start.attempt, lambda: life.over)
             life.send(answer)
 
-    def _meeting_failed(self, reason: str) -> None:
+    def _meeting_failed(self, attempt: int, reason: str) -> None:
         for life in self._lives.values():
-            life.cannot_meet(reason)
+            if life.start.attempt == attempt:
+                life.cannot_meet(reason)
 
-    def _deliver(self, rank: int, answer: Collected | Refused) -> None:
+    def _deliver(self, attempt: int, rank: int, answer: Collected | Refused) -> None:
         life = self._lives.get(rank)
-        if life is None:
+        if life is None or life.start.attempt != attempt:
             return
         if answer.number > 0:
             life.send(answer)

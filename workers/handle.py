@@ -18,6 +18,8 @@ from runfold.workers.limits import LINK_DRAIN_TIMEOUT_S
 from runfold.workers.link import Failed, FromRank, FromRunner, Returned, Start
 from runfold.workers.processes import Exit
 from runfold.workers.spawner import Child, Spawner
+from runfold.workers.stackdump import STACK_DUMP_SIGNAL
+from runfold.workers.stacks import Look, StacksFile, look
 
 Stream = Literal["stdout", "stderr"]
 _STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
@@ -60,6 +62,7 @@ class RankHandle:
         self._child = child
         self._channel = channel
         self._results = results
+        self._stacks: StacksFile | None = None
         self._outputs: list[tuple[asyncio.ReadTransport, _Output]] = []
 
     @classmethod
@@ -80,7 +83,9 @@ class RankHandle:
             theirs.callback(far.close)
             channel = await RankChannel.open(near, take)
             ours.callback(channel.close)
-            fds, outputs = {"link": far.fileno()}, list[tuple[asyncio.ReadTransport, _Output]]()
+            stacks = StacksFile()
+            ours.callback(stacks.close)
+            fds, outputs = {"link": far.fileno(), "stacks": stacks.fd}, list[tuple[asyncio.ReadTransport, _Output]]()
             for stream in _STREAMS:
                 transport, output, fds[stream] = await _open_output(stream, on_output)
                 theirs.callback(os.close, fds[stream])
@@ -89,7 +94,7 @@ class RankHandle:
             child = await spawner.spawn(b"", fds)
             ours.pop_all()
         handle = cls(start, child, channel, results)
-        handle._outputs = outputs
+        handle._outputs, handle._stacks = outputs, stacks
         handle.send(start)
         return handle
 
@@ -113,6 +118,12 @@ class RankHandle:
     async def kill(self, number: int = signal.SIGKILL, *, group: bool = True) -> bool:
         """Signal the rank, and with `group` all that it started; False when it has ended."""
         return await self._child.kill(number, group=group)
+
+    async def look(self) -> Look:
+        """See what its process does, and have it write its stacks."""
+        if self._stacks is None or self._child.ended is not None:
+            return Look(doing="gone", trouble="its process has ended")
+        return await look(self.pid, lambda: self.kill(STACK_DUMP_SIGNAL, group=False), self._stacks)
 
     async def wait(self) -> RankEnd:
         """Wait until the rank is over: its process ended, all it had said and printed handed on.
@@ -154,6 +165,9 @@ class RankHandle:
     def close(self) -> None:
         """Stop listening. The process is not touched: that is what `kill` is for."""
         self._channel.close()
+        if self._stacks is not None:
+            self._stacks.close()
+            self._stacks = None
         for transport, _ in self._outputs:
             transport.close()
 

@@ -44,6 +44,7 @@ from runfold.workers.link import (
 from runfold.workers.oom import oom_kills
 from runfold.workers.outlet import Outlet
 from runfold.workers.plan import Held
+from runfold.workers.posture import Posture
 from runfold.workers.prepare import Order, prepared
 from runfold.workers.spawner import Spawner
 from runfold.workers.spool import FactTooLargeError
@@ -66,7 +67,7 @@ class _About(TypedDict):
 class RankLife:
     """Started by `begin`, asked to end by `end`. `over` once its process is gone and all facts about it are said.
 
-    `crashed` is a bug of ours, which the owner must not outlive. `uploading`: directories that it has begun to upload
+    `handle` is its process, once there is one. `crashed` is a bug of ours, which the owner must not outlive. `uploading`: directories that it has begun to upload
     to and not reported. `saves`: the reports of the attempt that ranks of this node have, or had, files in.
     """
 
@@ -92,6 +93,7 @@ class RankLife:
         self.over = False
         self.crashed: BaseException | None = None
         self.uploading: set[str] = set()
+        self.posture = Posture()
         self._begins_from: str | None = None
         self._order = order
         self._spawner = spawner
@@ -100,7 +102,7 @@ class RankLife:
         self._group = group
         self._say_fact = say
         self._on_change = on_change
-        self._handle: RankHandle | None = None
+        self.handle: RankHandle | None = None
         self._asked_s: float | None = None
         self._signal: signal.Signals | None = None
         self._killed = False
@@ -129,7 +131,7 @@ class RankLife:
     @property
     def pid(self) -> int | None:
         """Its process, once there is one."""
-        return self._handle.pid if self._handle is not None else None
+        return self.handle.pid if self.handle is not None else None
 
     def end(self, *, kill: bool, now: float) -> None:
         """Ask it to end, or make it; one that is still being started ends as soon as it could be signalled.
@@ -142,8 +144,8 @@ class RankLife:
             return
         self._killed = self._killed or kill
         self._signal = signal.SIGKILL if kill else signal.SIGTERM
-        if self._handle is not None:
-            self._uploads.append(asyncio.create_task(self._deliver_signal(self._handle), name="signal"))
+        if self.handle is not None:
+            self._uploads.append(asyncio.create_task(self._deliver_signal(self.handle), name="signal"))
 
     def cannot_meet(self, reason: str) -> None:
         """Its group's ranks cannot meet: it fails with that, unless it has ended."""
@@ -153,13 +155,14 @@ class RankLife:
     def pause(self, paused: bool) -> None:
         """Let its reports wait, or go on: the spool is full, or has room again."""
         self._paused = paused
-        if self._handle is not None:
-            (self._handle.pause if paused else self._handle.resume)()
+        if self.handle is not None:
+            (self.handle.pause if paused else self.handle.resume)()
 
     def send(self, message: FromRunner) -> None:
         """Send it a message."""
-        if self._handle is not None:
-            self._handle.send(message)
+        self.posture.told(message)
+        if self.handle is not None:
+            self.handle.send(message)
 
     def go(self, message: Go) -> None:
         """Let it enter user code, at this beginning."""
@@ -211,7 +214,7 @@ class RankLife:
     async def _run(self, start: Start) -> None:
         kills_before = oom_kills()
         handle = await RankHandle.start(self._spawner, start, on_message=self._heard, on_output=self._outlet.feed)
-        self._handle = handle
+        self.handle = handle
         if self._paused:
             handle.pause()
         if self._signal is not None:
@@ -233,6 +236,7 @@ class RankLife:
 
     def _heard(self, message: FromRank) -> None:
         start = self.start
+        self.posture.said(message)
         match message:
             case Loaded(digest, versions):
                 self.phase = "waiting"

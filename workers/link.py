@@ -79,6 +79,12 @@ class Uploading(Message, frozen=True):
     index: int
 
 
+class Paused(Message, frozen=True):
+    """The rank will make no report for a while, or is about to again."""
+
+    paused: bool
+
+
 class Asked(Message, frozen=True):
     """The training function has asked for the checkpoint to begin from; said once."""
 
@@ -202,7 +208,7 @@ class Listed(Message, frozen=True):
     checkpoints: list[tuple[str, CheckpointState]]
 
 
-FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Inquire | Returned | Failed
+FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Inquire | Paused | Returned | Failed
 FromRunner = Start | Go | Stop | Wish | Collected | Refused | Listed
 FROM_RANK: Final[msgspec.msgpack.Decoder[FromRank]] = msgspec.msgpack.Decoder(FromRank)
 FROM_RUNNER: Final[msgspec.msgpack.Decoder[FromRunner]] = msgspec.msgpack.Decoder(FromRunner)

@@ -5,9 +5,7 @@ It is forked by the rank spawner, talks to its runner over the descriptor `link`
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import signal
 import socket
 import sys
 import time
@@ -29,15 +27,13 @@ from runfold.workers.config import apply_environment, environment_with, needs_ex
 from runfold.workers.errors import LinkError, LoadError
 from runfold.workers.failure import describe
 from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
-from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start
+from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start, Stop
 from runfold.workers.load import Entrypoint, framework_versions, load_callbacks, load_entrypoint
 from runfold.workers.payload import pickle_any
 from runfold.workers.processes import flush_output, tell
 from runfold.workers.ranklink import RankLink
+from runfold.workers.stackdump import ignore_signal, show_stacks
 
-# Not SIGUSR1 or SIGUSR2, which schedulers and training libraries use to say that time is nearly up.
-STACK_DUMP_SIGNAL: Final = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2
-"""Sent to a rank, makes it write the stacks of all its threads to stderr, even while the GIL is held."""
 EXIT_FAILED: Final = 1
 EXIT_LINK_LOST: Final = 76
 _EXIT_CODE_MAX: Final = 255
@@ -46,7 +42,7 @@ _START_DECODER: Final = msgspec.msgpack.Decoder(Start)
 
 def main(_spec: bytes, fds: dict[str, int]) -> int:
     """Run as a rank, as the child of a rank spawner; what to run comes over the link."""
-    _show_stacks()
+    show_stacks(fds["stacks"])
     link = RankLink(socket.socket(fileno=fds["link"]))
     try:
         link.send(Hello(os.getpid()))
@@ -54,31 +50,31 @@ def main(_spec: bytes, fds: dict[str, int]) -> int:
         if not isinstance(start, Start):
             raise LinkError(f"the runner began with {type(start).__name__}, not with Start")
         if needs_exec(start.env):
-            _start_anew(start, fds["link"])
+            _start_anew(start, fds["link"], fds["stacks"])
         return _run(link, start)
     except LinkError as error:
         tell(f"runfold: this rank ends, as its runner cannot be reached: {error}")
         return EXIT_LINK_LOST
 
 
-def _start_anew(start: Start, link_fd: int) -> None:
+def _start_anew(start: Start, link_fd: int, stacks_fd: int) -> None:
     """Replace this process by a fresh program with the job's environment, keeping its id, streams and link."""
     handover = os.memfd_create("runfold-start", 0)
     os.write(handover, msgspec.msgpack.encode(start))
-    os.set_inheritable(link_fd, True)
-    # A handler is reset by a new program to what ends it, which ignoring is not.
-    faulthandler.unregister(STACK_DUMP_SIGNAL)
-    signal.signal(STACK_DUMP_SIGNAL, signal.SIG_IGN)
+    for fd in (link_fd, stacks_fd):
+        os.set_inheritable(fd, True)
+    ignore_signal()
     code = "from runfold.workers.rank import main_anew; main_anew()"
-    arguments = [sys.executable, "-P", "-c", code, str(link_fd), str(handover)]
+    arguments = [sys.executable, "-P", "-c", code, str(link_fd), str(stacks_fd), str(handover)]
     os.execve(sys.executable, arguments, environment_with(start.env))  # noqa: S606  # no shell is wanted
 
 
 def main_anew() -> None:
-    """Go on as a rank in a fresh program: descriptors of the link and of the encoded `Start`."""
-    _show_stacks()
-    link_fd, handover = map(int, sys.argv[1:])
-    os.set_inheritable(link_fd, False)
+    """Go on as a rank in a fresh program: descriptors of the link, for stacks, and of the encoded `Start`."""
+    link_fd, stacks_fd, handover = map(int, sys.argv[1:])
+    show_stacks(stacks_fd)
+    for fd in (link_fd, stacks_fd):
+        os.set_inheritable(fd, False)
     os.lseek(handover, 0, os.SEEK_SET)
     with os.fdopen(handover, "rb") as file:
         start = _START_DECODER.decode(file.read())
@@ -100,8 +96,10 @@ def _run(link: RankLink, start: Start) -> int:
     if entrypoint is None or loading.error is not None:
         return _tell_failure(link, loading.error or LoadError("nothing was loaded"), 0, kind="load")
     link.send(Loaded(entrypoint.digest, framework_versions()))
-    # Without limit: the runner says `Stop`, closes the link or dies, and this process with it.
-    go = link.receive(None)
+    # Without limit: the runner says `Stop`, closes the link or dies, and this process with it. A wish that comes
+    # earlier is said again after `Go`.
+    while not isinstance(go := link.receive(None), Go | Stop):
+        pass
     if not isinstance(go, Go):
         return 0
     link.send(Entered(time.monotonic()))
@@ -142,11 +140,6 @@ def _place(start: Start) -> Place:
         node_rank=start.node_rank,
         addr=start.addr,
     )
-
-
-def _show_stacks() -> None:
-    faulthandler.enable()
-    faulthandler.register(STACK_DUMP_SIGNAL, all_threads=True, chain=False)
 
 
 def _blob(start: Start) -> bytes | None:

@@ -23,6 +23,7 @@ from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection, connect
 from runfold.events.nats.errors import BrokerError
 from runfold.events.nats.names import Names, Role
+from runfold.events.tasks import STACKS
 from runfold.workers import child, processes
 from runfold.workers.chores import ON_LEAVING_MAX_S, Chores, StorageDoer
 from runfold.workers.config import forget_secrets
@@ -32,6 +33,7 @@ from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
 from runfold.workers.hand import Hand
 from runfold.workers.logs import log_to_stderr
+from runfold.workers.lookout import Lookout
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.places import PlaceTakenError
 from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, plan
@@ -72,6 +74,7 @@ class Runner:
         self._hand = Hand(spawner)
         doer = StorageDoer(spec.run, self._hand, storages.of)
         self.chores = Chores(spec.source, doer, self.facts.say, lambda: self.group.attempts, self._wake.set)
+        self.chores.register(STACKS, Lookout(lambda: self.group.lives, blobs))
         self._leave_by_s: float | None = None
 
     async def serve(self, ties: Ties, reclaimed: asyncio.Event) -> int:

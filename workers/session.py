@@ -16,6 +16,7 @@ from typing import Final
 
 from runfold.events.base import Json
 from runfold.events.values import Unencodable, pack, unpack
+from runfold.workers import pausing
 from runfold.workers.around import Around
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import (
@@ -112,6 +113,7 @@ class Session:
 
     def __init__(self, link: Link, start: Start, go: Go | None = None, around: Around | None = None) -> None:
         self._link = link
+        pausing.attach(link)
         self._around = around or Around()
         self._start = start
         self._go = go or Go()
@@ -251,6 +253,8 @@ def activate(session: Session | None) -> None:
     """Make this the session of the process; None ends it. Called by the rank process alone."""
     global _active  # noqa: PLW0603  # the session is the process's: a training function may use any thread
     _active = session
+    if session is None:
+        pausing.attach(None)
 
 
 def _left_behind() -> None:

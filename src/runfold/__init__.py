@@ -2,7 +2,7 @@
 
 ```text
 in a training function      report  get_context  get_checkpoint  barrier  broadcast_from_rank_zero  all_gather
-                            get_dataset_shard  get_all_reported_checkpoints
+                            get_dataset_shard  get_all_reported_checkpoints  paused_progress
 to keep a state             Checkpoint
 to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
 to ask a run afterwards      load(run_or_url) -> RunLog
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from runfold.workers.checkpoint import Checkpoint
     from runfold.workers.data import DataConfig
     from runfold.workers.given import CheckpointConsistencyMode, ReportedCheckpoint, ValidationTaskConfig
+    from runfold.workers.pausing import paused_progress
     from runfold.workers.session import (
         CheckpointUploadMode,
         all_gather,
@@ -91,6 +92,7 @@ __all__ = [
     "get_dataset_shard",
     "get_result",
     "load",
+    "paused_progress",
     "report",
     "should_checkpoint",
 ]
@@ -131,6 +133,7 @@ _MODULE_OF: Final = {
     "get_dataset_shard": "runfold.workers.asking",
     "get_result": "runfold.result",
     "load": "runfold.logbook",
+    "paused_progress": "runfold.workers.pausing",
     "report": "runfold.workers.session",
     "should_checkpoint": "runfold.workers.session",
 }

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from typing import TYPE_CHECKING
 
 from runfold.workers import processes
 from runfold.workers.link import Entered, Report
-from runfold.workers.rank import STACK_DUMP_SIGNAL
 from runfold.workers.spawner import Spawner
 from runfold.workers.zygote import Role
 from support.ranks import Group, run_one, start_of, until_gone, write_job
@@ -80,26 +78,3 @@ async def test_ranks_die_when_their_spawner_is_killed(tmp_path: Path) -> None:
     for handle in group.handles:
         await until_gone(handle.pid, handle.started)
     await spawner.close()
-
-
-async def test_a_stack_dump_works_while_the_rank_is_stuck_in_native_code(spawner: Spawner, tmp_path: Path) -> None:
-    write_job(
-        tmp_path,
-        """
-        import ctypes
-        def stuck_here():
-            runfold.report({"a": 1})
-            while True:
-                ctypes.PyDLL(None).usleep(10_000)
-        def train(): stuck_here()
-        """,
-    )
-    group = await Group(spawner, start_of(tmp_path)).start()
-    await group.until(Report)
-    async with asyncio.timeout(60):
-        while "in stuck_here" not in group.output[0]:
-            await group.handles[0].kill(STACK_DUMP_SIGNAL, group=False)
-            await asyncio.sleep(0.05)
-    await group.handles[0].kill()
-    (end,) = await group.wait()
-    assert end.exit.signal == signal.SIGKILL

@@ -13,6 +13,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "get": ("runfold.cli.get", "Show a run's status"),
     "watch": ("runfold.cli.watch", "Follow a run until it ends"),
     "logs": ("runfold.cli.logs", "Show what the ranks printed"),
+    "stacks": ("runfold.cli.stacks", "Show what the ranks do right now, and where"),
     "checkpoint": ("runfold.cli.checkpoint", "Ask a run for a checkpoint"),
     "stop": ("runfold.cli.stop", "End a run as finished, at its next checkpoint"),
     "resume": ("runfold.cli.resume", "Run a job again from the last checkpoint of a run that is over"),

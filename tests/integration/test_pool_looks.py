@@ -1,0 +1,68 @@
+"""A runner that looks at its ranks for a task, and what is left of one attempt when the next has begun."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runfold.events.facts import RankReturned, Reported, TaskEnded
+from runfold.events.nats.blobs import Blobs
+from runfold.events.nats.names import Role
+from runfold.events.tasks import STACKS, Task
+
+if TYPE_CHECKING:
+    from support.pool import PoolForTest
+
+ONE_WAITS = """
+import time
+def train():
+    runfold.report({"a": 1})
+    if runfold.get_context().get_world_rank() == 1:
+        time.sleep(600)
+    runfold.barrier()
+"""
+
+
+async def test_every_rank_of_a_runner_is_seen_and_its_stacks_are_kept(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", ONE_WAITS)
+    run.train()
+    await run.heard(Reported, rank=0)
+    await run.heard(Reported, rank=1)
+    run.want("train", tasks=(Task(id="stacks-1", kind=STACKS, source="local"),))
+    ended = await run.heard(TaskEnded)
+    assert (ended.task, ended.outcome, ended.attempt) == ("stacks-1", "done", 1)
+    seen = {one.rank: one for one in ended.seen}
+    assert (seen[0].doing, seen[0].waits_in) == ("collective", "barrier #1")
+    assert (seen[1].doing, seen[1].waits_in) == ("idle", None)
+    assert seen[1].where is not None
+    assert seen[1].where.startswith("job.py:")
+    blobs = Blobs(await pool.broker.connect(Role.CLIENT))
+    assert seen[1].stacks is not None
+    text = (await blobs.get(seen[1].stacks)).decode()
+    assert text.startswith("runfold: rank 1 of attempt 1")
+    assert "in train" in text
+    run.want("train", tasks=(Task(id="stacks-2", kind=STACKS, source="local"),))
+    assert (await run.heard(TaskEnded, count=2)).task == "stacks-2"
+
+
+async def test_what_is_left_of_an_attempts_collectives_is_no_answer_to_the_next_ones_ranks(pool: PoolForTest) -> None:
+    run = await pool.run(
+        "digits-1",
+        """
+        import signal, time
+        def train():
+            context = runfold.get_context()
+            runfold.report({"a": 1})
+            if context.get_attempt() == 1 and context.get_world_rank() == 1:
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
+                while True: time.sleep(600)
+            runfold.barrier()
+            return context.get_attempt()
+        """,
+    )
+    run.train()
+    await run.heard(Reported, rank=0)
+    await run.heard(Reported, rank=1)
+    # Rank 0 waits for rank 1, is ended and begun again; rank 1 is killed only later.
+    run.train(attempt=2)
+    await run.heard(RankReturned, count=2, attempt=2)
+    assert {fact.value for fact in run.of(RankReturned)} == {2}
