@@ -67,8 +67,9 @@ class _About(TypedDict):
 class RankLife:
     """Started by `begin`, asked to end by `end`. `over` once its process is gone and all facts about it are said.
 
-    `handle` is its process, once there is one. `crashed` is a bug of ours, which the owner must not outlive. `uploading`: directories that it has begun to upload
-    to and not reported. `saves`: the reports of the attempt that ranks of this node have, or had, files in.
+    `handle` is its process, once there is one. `crashed` is a bug of ours, which the owner must not outlive.
+    `uploading`: directories that it has begun to upload to and not reported. `saves`: the reports of the attempt that
+    ranks of this node have, or had, files in.
     """
 
     def __init__(
