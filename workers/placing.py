@@ -121,7 +121,7 @@ def placing(assignment: Assignment, here: RunHere, now: float) -> Placing:
             return Placing() if here.unsure else _place(assignment, here, now)
         case "train":
             return Placing() if here.unsure else _held(assignment, here, now)
-        case "stop" if here.released == assignment.attempt or assignment.attempt == 0:  # or no group was wanted yet
+        case "stop" if assignment.attempt in (here.released, 0):  # or no group was wanted yet
             return _stop(assignment, here)
         case "stop":
             return _stop(assignment, here, SayReleased(), _settling(here, now))
