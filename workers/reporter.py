@@ -185,7 +185,7 @@ class Reporter:
     def finish(self) -> None:
         """Wait until everything has gone out. Raises `UploadError` when too many asynchronous uploads failed."""
         self._wait(lambda: not self._line, "the last uploads")
-        self._raise_fatal()
+        self._raise_fatal(once=False)
 
     # --- the line
 
@@ -287,9 +287,13 @@ class Reporter:
             "What was reported with it is recorded"
         )
 
-    def _raise_fatal(self) -> None:
-        if self._fatal is not None:
-            raise self._fatal
+    def _raise_fatal(self, *, once: bool = True) -> None:
+        """Raise what asynchronous uploads have failed with too often; `once`: then they are counted anew."""
+        fatal = self._fatal
+        if fatal is not None:
+            if once:
+                self._fatal, self._failed = None, 0
+            raise fatal
 
     def _later(self, place: _Place, files: Files) -> None:
         with self._moved:

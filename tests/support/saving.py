@@ -17,7 +17,7 @@ def begin(ctx):
 
 def save(step, metrics, count=1, **how):
     rank = runfold.get_context().get_world_rank()
-    folder = tempfile.mkdtemp()
+    folder = tempfile.mkdtemp(dir=os.getcwd())
     pathlib.Path(folder, f"state-{rank}").write_text(str(step))
     for number in range(1, count):
         pathlib.Path(folder, f"more-{rank}-{number}").write_text("x" * 1000)

@@ -266,6 +266,8 @@ def test_failed_asynchronous_uploads_are_counted_and_past_the_limit_the_next_cal
         rank.session.finish()
     with pytest.raises(UploadError, match="4 times in a row"):
         session.report({})
+    session.report({"goes": "on"})
+    assert rank.report().metrics == {"goes": "on"}
 
 
 def test_a_directory_that_is_not_there_is_an_error_at_once_in_every_mode(rank: Rank) -> None:
