@@ -43,6 +43,7 @@ from runfold.events.wishes import granted
 
 if TYPE_CHECKING:
     from runfold.events.base import Moment
+    from runfold.events.requests import AnyRequest
     from runfold.events.state import AnyState, Group
     from runfold.events.transitions import AnyTransition
 
@@ -177,13 +178,16 @@ def _joined(state: RunState, transition: SourceJoined) -> RunState:
         raise IllegalEdge(f"incarnation {transition.incarnation} of {transition.source}: the log hands out {expected}")
     replaced = (*old.replaced, old.boot)[-REPLACED_BOOTS_MAX_COUNT:] if old is not None else ()
     source = Source(boot=transition.boot, incarnation=transition.incarnation, replaced=replaced)
-    pending = tuple(
-        waiting
-        for waiting in state.pending
-        if not (isinstance(waiting.request, Join) and waiting.request.boot == transition.boot)
-    )
+    pending = tuple(waiting for waiting in state.pending if not _is_settled(waiting.request, transition))
     group = state.group if old is None else _not_ready(state.group, transition.source)
     return replace(state, sources={**state.sources, transition.source: source}, pending=pending, group=group)
+
+
+def _is_settled(request: AnyRequest, joined: SourceJoined) -> bool:
+    """Whether a wish is answered by a process having joined: its own, or that of another which came too late."""
+    if not isinstance(request, Join) or request.source != joined.source:
+        return False
+    return request.boot == joined.boot or request.after is not None
 
 
 def _not_ready(group: Group | None, source: str) -> Group | None:

@@ -327,8 +327,9 @@ def _see_request(draft: Draft, item: AnyRequest) -> None:
     if isinstance(item, Join):
         source = state.sources.get(item.source)
         known = source is not None and item.boot in (source.boot, *source.replaced)
+        late = item.after not in (None, source.incarnation if source is not None else 0)
         full = source is None and len(state.sources) + len(draft.pending) >= SOURCES_MAX_COUNT
-        if known or full:
+        if known or late or full:
             return
     elif any(answer.id == item.id for answer in state.answered):
         return

@@ -65,10 +65,15 @@ class CancelPreemption(Request, frozen=True, kw_only=True):
 
 
 class Join(Request, frozen=True, kw_only=True):
-    """A source without an incarnation asks for one; `boot` tells its processes apart. Its answer is the assignment."""
+    """A source without an incarnation asks for one; `boot` tells its processes apart. Its answer is the assignment.
+
+    `after` is the incarnation that the source had when this was asked, 0 for none: a wish that comes late, of a process
+    that is gone, does not take the name from the one that has it by now. None asks whatever it is.
+    """
 
     source: str
     boot: str
+    after: int | None = None
 
 
 AnyRequest = (

@@ -69,6 +69,9 @@ class Facts:
         self._subscription: RawSubscription | None = None
         # The entry, and its epoch, by which this process is known to have the source's name.
         self._joined_by = (0, 0)
+        # Which incarnation the source has by now, as far as this process has heard; None before it has.
+        self._after: int | None = None
+        self._ask = asyncio.Event()
 
     def start(self) -> None:
         """Begin to join and to publish."""
@@ -87,6 +90,7 @@ class Facts:
         if assignment.job is not None:
             self.spool.flush_s = assignment.job.timeouts.report_flush_s
         given = next((one for one in assignment.joined if one.source == self.source), None)
+        self._note_name(0 if given is None else given.incarnation)
         if given is None:
             return
         if given.boot == self.boot:
@@ -94,10 +98,17 @@ class Facts:
                 self._joined_by = (assignment.epoch, assignment.n)
             self.spool.join(given.incarnation, time.monotonic())
             self._joined.set()
+            self._ask.set()
         elif self.spool.incarnation is not None:
             self.superseded = True
         if self.spool.incarnation == given.incarnation:
             self._take_folded(assignment.folded)
+
+    def _note_name(self, incarnation: int) -> None:
+        """Ask for the name, or ask again, when it is free or another process has it."""
+        if not self._joined.is_set() and incarnation != self._after:
+            self._after = incarnation
+            self._ask.set()
 
     async def settled(self, timeout_s: float) -> bool:
         """Wait until the broker holds everything said; False when it does not within the time."""
@@ -124,13 +135,15 @@ class Facts:
 
     async def _join(self) -> None:
         subject = self._subjects.request(self.run, "join")
-        data = msgspec.json.encode(Join(id=self.boot, source=self.source, boot=self.boot))
         pause_s = JOIN_REPEAT_S
+        await self._ask.wait()
         while not self._joined.is_set():
-            await self._send(subject, data)
+            self._ask.clear()
+            join = Join(id=self.boot, source=self.source, boot=self.boot, after=self._after)
+            await self._send(subject, msgspec.json.encode(join))
             try:
                 async with asyncio.timeout(pause_s):
-                    await self._joined.wait()
+                    await self._ask.wait()
             except TimeoutError:
                 pause_s = min(pause_s * 2, JOIN_REPEAT_MAX_S)
 

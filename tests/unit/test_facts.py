@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -14,7 +15,9 @@ from runfold.events.facts import RunnerReady
 from runfold.events.nats.client import RawMessage
 from runfold.events.nats.connection import Connection
 from runfold.events.nats.names import Names
-from runfold.workers.facts import Facts
+from runfold.events.requests import Join
+from runfold.workers.facts import JOIN_REPEAT_S, Facts
+from support.virtual import run_virtual
 
 SOURCE = "node-a"
 
@@ -30,6 +33,23 @@ class Deaf:
     """A connection on which nothing is said."""
 
     names = Names()
+
+
+class Inbox(Deaf):
+    """A connection that keeps what is published into the inbox."""
+
+    def __init__(self) -> None:
+        self.joins: list[Join] = []
+
+    async def wait_up(self) -> bool:
+        return True
+
+    async def request(self, subject: str, data: bytes, *, headers: Mapping[str, str] | None, timeout_s: float) -> Heard:
+        self.joins.append(msgspec.json.decode(data, type=Join))
+        return Heard(b'{"stream": "INBOX", "seq": 1}')
+
+    async def subscribe(self, subject: str, callback: object) -> None:
+        await asyncio.Event().wait()
 
 
 def source(boot: str = "second") -> Facts:
@@ -91,3 +111,36 @@ def test_a_newer_process_of_its_name_silences_it() -> None:
     facts.hear(shown(10, "first", 1))
     facts.hear(shown(12, "second", 2))
     assert facts.superseded
+
+
+def test_it_asks_for_its_name_after_the_one_who_has_it_and_again_when_another_was_quicker() -> None:
+    async def story() -> list[int | None]:
+        inbox = Inbox()
+        facts = Facts(cast("Connection", inbox), run="digits-1", source=SOURCE, boot="third", flush_s=0.5)
+        facts.start()
+        await asyncio.sleep(10 * JOIN_REPEAT_S)
+        assert inbox.joins == []  # it has not heard of the run yet
+        facts.hear(shown(10, "first", 1))
+        await asyncio.sleep(JOIN_REPEAT_S / 2)
+        facts.hear(shown(11, "second", 2))
+        await asyncio.sleep(JOIN_REPEAT_S / 2)
+        facts.hear(shown(12, "third", 3))
+        await asyncio.sleep(10 * JOIN_REPEAT_S)
+        await facts.close()
+        assert {(join.id, join.boot, join.source) for join in inbox.joins} == {("third", "third", SOURCE)}
+        return [join.after for join in inbox.joins]
+
+    assert run_virtual(story()) == [1, 2]
+
+
+def test_it_asks_again_for_as_long_as_nobody_answers() -> None:
+    async def story() -> list[int | None]:
+        inbox = Inbox()
+        facts = Facts(cast("Connection", inbox), run="digits-1", source=SOURCE, boot="first", flush_s=0.5)
+        facts.start()
+        facts.hear(msgspec.structs.replace(shown(10, "", 0), joined=()))
+        await asyncio.sleep(3.5 * JOIN_REPEAT_S)
+        await facts.close()
+        return [join.after for join in inbox.joins]
+
+    assert run_virtual(story()) == [0, 0, 0]

@@ -182,6 +182,23 @@ def test_two_processes_that_ask_for_one_name_in_one_entry_get_one_incarnation_af
     ]
 
 
+def test_of_two_processes_that_ask_for_a_free_name_in_one_entry_one_gets_it() -> None:
+    run = Run(1, joined=False)
+    run.says(Join(id="a", source="n", boot="a", after=0), Join(id="b", source="n", boot="b", after=0))
+    assert [(said.boot, said.incarnation) for said in run.said if isinstance(said, SourceJoined)] == [("a", 1)]
+    assert run.state.pending == ()
+
+
+def test_a_wish_for_a_name_that_comes_late_does_not_take_it_from_who_has_it_by_now() -> None:
+    run = Run(1, joined=False)
+    run.says(Join(id="b", source="n", boot="b", after=0))
+    run.says(Join(id="a", source="n", boot="a", after=0))  # of a process that is gone
+    assert run.said == ()
+    assert run.state.sources["n"].boot == "b"
+    run.says(Join(id="c", source="n", boot="c", after=1))
+    assert (run.state.sources["n"].boot, run.state.sources["n"].incarnation) == ("c", 2)
+
+
 def test_a_run_hears_a_limited_number_of_sources() -> None:
     run = Run(1)
     crowd = {f"s{i}": Source(boot="b", incarnation=1) for i in range(SOURCES_MAX_COUNT)}

@@ -150,8 +150,13 @@ def reports_folded_once(outcome: Outcome, run: str, history: History) -> Finding
     """Each rank's reports are in the log once, in order, without a hole; all of them, where it returned in time."""
     seen: dict[tuple[int, int], list[int]] = {}
     returned: dict[tuple[int, int], int] = {}
+    known: set[tuple[str, int, int]] = set()
     for entry in history.entries:
         for item in entry.inputs:
+            # A copy that comes after its source has another incarnation is written down again, and not folded.
+            if not isinstance(item, Fact) or (item.source, item.incarnation, item.number) in known:
+                continue
+            known.add((item.source, item.incarnation, item.number))
             if isinstance(item, Reported):
                 seen.setdefault((item.attempt, item.rank), []).append(item.index)
             elif isinstance(item, RankReturned):

@@ -198,9 +198,12 @@ class _Told:
         return await self._ports.ask(lambda: (board.data, board.sequence))
 
     async def write(self, data: bytes, last_sequence: int) -> int | None:
-        head, ports = _statuses.decode(data).head, self._ports
+        document, ports = _statuses.decode(data), self._ports
         await ports.who.awake()
-        ports.truth.leaves(ports.who.boot, self._run, "the status", head.n, head.hash)
+        # The mark of a quarantine is put on what stands, whoever it is of.
+        if document.quarantined is None:
+            head = document.head
+            ports.truth.leaves(ports.who.boot, self._run, "the status", head.n, head.hash)
         return await ports.ask(lambda: ports.broker.tell_status(self._run, data, last_sequence))
 
 
