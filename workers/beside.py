@@ -20,7 +20,7 @@ from runfold.events.tasks import HOOK, VALIDATION, Task
 from runfold.workers.aside import Aside
 from runfold.workers.callbacks import RunContext
 from runfold.workers.chores import STORAGE_KINDS, StorageDoer, ended
-from runfold.workers.errors import SpawnError
+from runfold.workers.errors import RunfoldError
 from runfold.workers.hand import Hand
 from runfold.workers.nursery import Nursery
 from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said
@@ -59,6 +59,7 @@ class Beside:
         self._give_back = give_back
         self._storages = Storages(home, blobs)
         self._doing: dict[str, asyncio.Task[None]] = {}
+        self._leaving: set[asyncio.Task[None]] = set()
         self._slots: dict[str, asyncio.Event] = {}
         self._hooks: Aside | None = None
         self._hooks_turn = asyncio.Lock()
@@ -71,10 +72,16 @@ class Beside:
         self._attempt = assignment.attempt
         wanted = {task.id: task for task in assignment.tasks if task.source == self._source}
         for name in [name for name in self._doing if name not in wanted]:
-            self._doing.pop(name).cancel()
+            self._leave(self._doing.pop(name))
         for name, task in wanted.items():
             if name not in self._doing and assignment.job is not None:
                 self._doing[name] = asyncio.create_task(self._do(task, assignment, assignment.job), name=name)
+
+    def _leave(self, doing: asyncio.Task[None]) -> None:
+        """Do a task no more; its process ends."""
+        doing.cancel()
+        self._leaving.add(doing)
+        doing.add_done_callback(self._leaving.discard)
 
     def granted(self, task: str) -> None:
         """A task has its slots."""
@@ -83,11 +90,10 @@ class Beside:
 
     async def close(self) -> None:
         """Leave everything; processes end."""
-        doing = list(self._doing.values())
+        for task in self._doing.values():
+            self._leave(task)
         self._doing.clear()
-        for task in doing:
-            task.cancel()
-        await asyncio.gather(*doing, return_exceptions=True)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         if self._hooks is not None:
             await self._hooks.end()
             self._hooks = None
@@ -100,7 +106,7 @@ class Beside:
         """Do a task and tell its end. What its user code does is told, and touches nothing else."""
         try:
             fact = await self._done(task, assignment, work)
-        except (BrokerError, SpawnError) as error:
+        except (BrokerError, RunfoldError, OSError, ValueError) as error:
             fact = self._ended(task, Said(error=_error(type(error).__name__, str(error))))
         try:
             self._say(fact)

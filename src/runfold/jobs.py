@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
+from runfold.config import read_settings
 from runfold.errors import UsageError
 from runfold.events.job import Job, decode_job
 from runfold.events.strict import Refused
@@ -49,6 +50,11 @@ def job_from(
         fields.setdefault("requested_by", requested_by)
     if working_dir is not None:
         fields.setdefault("working_dir", working_dir)
+    if "hooks" not in fields and read_settings().callbacks:
+        # What the callbacks are is looked up only where there are some: their modules are the user's.
+        from runfold.parcels import Parcels
+
+        fields["hooks"] = Parcels().hooks(())
     return complete(fields)
 
 

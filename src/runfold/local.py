@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from runfold.events.values import unpack
 from runfold.local_storage import LocalCheckpoints
 from runfold.result import Result
-from runfold.workers.link import Collect, Collected, Go, Report, Start
+from runfold.workers.link import Collect, Collected, Go, Inquire, Listed, Report, Start
 from runfold.workers.load import load_entrypoint
 from runfold.workers.session import Session, activate
 
@@ -40,6 +40,8 @@ class LocalLink:
             self.reports += 1
         elif isinstance(message, Collect):
             self._answers.append(Collected(message.number, [] if message.value is None else [message.value]))
+        elif isinstance(message, Inquire):
+            self._answers.append(Listed(message.number, [(name, "committed") for name in self._checkpoints.names]))
 
     def receive(self, timeout_s: float | None) -> FromRunner:  # noqa: ARG002  # as in `session.Link`
         """Return the answer to the collective sent last."""
@@ -52,7 +54,11 @@ class LocalLink:
 
 
 def run_locally(
-    job: Job, function: Callable[..., object] | str, storage_dir: Path, filesystem: object | None = None
+    job: Job,
+    function: Callable[..., object] | str,
+    storage_dir: Path,
+    filesystem: object | None = None,
+    datasets: bytes | None = None,
 ) -> Result:
     """Call the training function here, and return its result; what it raises is raised as it is."""
     called = load_entrypoint(job.entrypoint, Path.cwd()).function if isinstance(function, str) else function
@@ -71,6 +77,7 @@ def run_locally(
         entrypoint=job.entrypoint,
         storage=checkpoints.spec,
         checkpointing=job.checkpoint,
+        datasets=datasets,
     )
     session = Session(link, start, Go(checkpoint=checkpoints.begins_from, first_index=checkpoints.first_index))
     began_s = time.monotonic()

@@ -58,6 +58,11 @@ class LocalCheckpoints:
         delete(self.storage, gone, sealed=True)
 
     @property
+    def names(self) -> list[str]:
+        """The checkpoints that are kept, the best last."""
+        return [one.name for one in self._kept]
+
+    @property
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint."""
         newest = max(self._kept, key=lambda one: one.index, default=None)

@@ -35,6 +35,10 @@ class Parcels:
         self.blobs.append(blob)
         return BLOB_PREFIX + hashlib.sha256(blob).hexdigest()
 
+    def blob(self, name: str | None) -> bytes | None:
+        """Return the blob that a job names; None for no name."""
+        return next((one for one in self.blobs if BLOB_PREFIX + hashlib.sha256(one).hexdigest() == name), None)
+
     def hooks(self, callbacks: Sequence[object]) -> HooksConfig:
         """Return how callbacks are called where the run is: those given, after those of RUNFOLD_CALLBACKS."""
         named = [(name, load_callback(name)) for name in read_settings().callbacks]

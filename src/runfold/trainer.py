@@ -20,6 +20,7 @@ from runfold.progress import progress
 from runfold.result import result_of
 from runfold.run import Order, run_job
 from runfold.runconfig import RunConfig
+from runfold.unheard import print_lasting
 from runfold.workers.payload import pickle_any
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class Trainer:
 
             given = self._run_config
             storage_dir = find(given.data_dir, given.server).data_dir / STORAGE_FOLDER
-            return run_locally(self._job, self._function, storage_dir, given.storage_filesystem)
+            datasets = self._parcels.blob(self._datasets)
+            return run_locally(self._job, self._function, storage_dir, given.storage_filesystem, datasets)
         where = find(self._run_config.data_dir, self._run_config.server)
         result = self._run(where)
         if result.error is not None:
@@ -195,4 +197,4 @@ def _name(function: Callable[..., object] | str) -> str:
 
 
 def _say(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201  # the Python API speaks to whoever called it
+    print_lasting(text, sys.stderr)

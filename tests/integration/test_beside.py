@@ -19,11 +19,13 @@ from runfold.replay.source import load
 from support.beside import (
     Refuses,
     Traces,
+    asks_for_checkpoints,
     fails_once,
     go_over_data,
     train_and_validate,
     validate,
     wait_for_the_end,
+    whole_data,
 )
 from support.commands import COMMAND_TIMEOUT_S, Commands
 
@@ -143,6 +145,28 @@ def test_a_validation_that_a_killed_supervisor_had_begun_is_begun_again(runfold:
     checkpoints = status["checkpoints"]
     assert isinstance(checkpoints, list)
     assert [one["status"] for one in checkpoints] == ["validated"]
+
+
+def test_any_rank_may_ask_which_checkpoints_there_are_and_wait_for_what_it_needs(tmp_path: Path) -> None:
+    trainer = runfold.Trainer(
+        asks_for_checkpoints,
+        train_loop_config={"folder": str(tmp_path)},
+        scaling_config=runfold.ScalingConfig(num_workers=2),
+        run_config=runfold.RunConfig(name="asks", data_dir=tmp_path / "data", metrics_ranks="all"),
+        validation_config=VALIDATION,
+    )
+    told = [report["told"] for report in trainer.fit().reports() if "told" in report]
+    assert told == [[["pending"], ["pending"], ["validated"]]]
+
+
+def test_in_this_process_there_is_one_rank_and_it_has_all_the_data(tmp_path: Path) -> None:
+    trainer = runfold.Trainer(
+        whole_data,
+        scaling_config=runfold.ScalingConfig(num_workers=0),
+        run_config=runfold.RunConfig(name="here", data_dir=tmp_path),
+        datasets={"train": [1, 2, 3]},
+    )
+    assert trainer.fit().return_value == [[1, 2, 3], ["committed"]]
 
 
 # --- gates and hooks in ranks

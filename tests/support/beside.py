@@ -186,3 +186,26 @@ def saves_and_fails() -> None:
     """Save a checkpoint, then fail."""
     save(1)
     raise RuntimeError("boom")
+
+
+def asks_for_checkpoints(config: dict[str, object]) -> object:
+    """Save from rank 0 alone; ask in rank 1, in both ways, while a validation is held back, and once it is over."""
+    folder, rank = Path(str(config["folder"])), runfold.get_context().get_world_rank()
+    arguments: dict[str, object] = {"how": "gated", "folder": str(folder)}
+    if rank == 0:
+        save(5, validation=runfold.ValidationTaskConfig(fn_kwargs=arguments))
+        return None
+    runfold.report({"step": 0})
+    modes = runfold.CheckpointConsistencyMode
+    committed = runfold.get_all_reported_checkpoints(modes.COMMITTED, timeout_s=30)
+    late = runfold.get_all_reported_checkpoints(modes.VALIDATED, timeout_s=0.3)
+    (folder / "go").touch()
+    validated = runfold.get_all_reported_checkpoints(timeout_s=30)
+    return runfold.report({"told": [[one.status for one in found] for found in (committed, late, validated)]})
+
+
+def whole_data(config: dict[str, object]) -> object:
+    """Return all rows, and what checkpoints there are."""
+    save(1)
+    rows = list(runfold.get_dataset_shard("train"))
+    return [rows, [one.status for one in runfold.get_all_reported_checkpoints()]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from runfold.cli.command import say
@@ -12,12 +13,16 @@ from runfold.controller.status import status
 from runfold.errors import EXIT_ABORTED, EXIT_FINDINGS, EXIT_FINE
 from runfold.events.state import Aborted, Finished
 from runfold.explain import ending_text
+from runfold.locate import STORAGE_FOLDER
 from runfold.progress import progress
 from runfold.run import Detached, Order, run_job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from runfold.early import Early
     from runfold.events.job import Job
+    from runfold.follow import Onlooker
     from runfold.locate import Where
 
 
@@ -32,7 +37,7 @@ def run_and_show(
     blobs: tuple[bytes, ...] = (),
 ) -> int:
     """Run a job to its end, show its progress and its end, and return the exit code."""
-    with progress(sys.stderr if as_json else sys.stdout) as onlooker:
+    with progress(sys.stderr if as_json else sys.stdout) as shown, _watched(where, shown) as onlooker:
         order = Order(
             job=job, where=where, onlooker=onlooker, say=say, early=early, nodes=nodes, detach=detach, blobs=blobs
         )
@@ -48,6 +53,22 @@ def run_and_show(
         out = sys.stdout if isinstance(state.phase, Finished) else sys.stderr
         print_text(f"\n{ending_text(state)}", out)
     return exit_code_for(state.phase)
+
+
+@contextmanager
+def _watched(where: Where, shown: Onlooker) -> Iterator[Onlooker]:
+    """Tell the callbacks of RUNFOLD_CALLBACKS too, for as long as the block lasts."""
+    if not where.settings.callbacks:
+        yield shown
+        return
+    from runfold.observers import Observers, Watching
+    from runfold.parcels import named_callbacks
+
+    watching = Watching(Observers(named_callbacks(), where.data_dir / STORAGE_FOLDER), shown)
+    try:
+        yield watching
+    finally:
+        watching.close()
 
 
 def exit_code_for(phase: object) -> int:
