@@ -258,3 +258,13 @@ def test_the_commands(user: Commands) -> None:
     refused = user("stop", before)
     assert (refused.code, "--at-checkpoint" in refused.err) == (2, True)
     assert user("resume", "nobody").code == 4
+
+
+def test_ranks_of_several_nodes_make_one_checkpoint(runfold: Commands) -> None:
+    runfold.write("saving.py", SAVING)
+    settings = ("--set", "failure.max_failures=1", "--set", "config.fail_at=1", "--set", "checkpoint.num_to_keep=1")
+    ran = runfold.ok("run", "saving.py:trains", "--workers", "3", "--nodes", "2", "-o", "json", *settings).document
+    assert (ran["state"], ran["attempt"], ran["return_value"]) == ("finished", 2, 2)
+    storage = open_storage(StorageSpec(url=str(runfold.data / "storage"), name=str(ran["run"])))
+    assert [name for name in storage.files.folders(storage.root) if "checkpoint" in name] == [ran["checkpoint"]]
+    assert [file.rank for file in whole(storage, str(ran["checkpoint"])).files] == [0, 1, 2]
