@@ -38,6 +38,9 @@ LET_GO_POLL_S: Final = 0.1
 AGAIN_AFTER_S: Final = 0.5
 """How long to wait before the queue is asked again when the broker did not answer."""
 
+TAKEN_AT_ONCE_MAX: Final = 8
+"""How many jobs may be on their way to their first entry at the same time."""
+
 REFUSE_TIMEOUT_S: Final = 10.0
 """How long the record of a refusal is tried to be kept; the job is terminated all the same."""
 
@@ -83,8 +86,27 @@ def warnings_of(job: Job, environment: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+class _Turn:
+    """A job's turn, from its being pulled until its run is claimed: one after another, so that they begin in order."""
+
+    def __init__(self, lock: asyncio.Lock) -> None:
+        self._lock = lock
+        self._held = False
+
+    async def begin(self) -> None:
+        """Wait for it."""
+        await self._lock.acquire()
+        self._held = True
+
+    def end(self) -> None:
+        """Let the next one begin; nothing happens when it did."""
+        if self._held:
+            self._held = False
+            self._lock.release()
+
+
 class Intake:
-    """Takes jobs from the queue, one at a time. `refused_count` and `unrecorded_count` are for people."""
+    """Takes jobs from the queue, in order. `refused_count` and `unrecorded_count` are for people."""
 
     def __init__(self, host: Host, setting: Setting, environment: tuple[str, ...] = ()) -> None:
         self.refused_count = 0
@@ -92,29 +114,45 @@ class Intake:
         self._host, self._setting, self._environment = host, setting, environment
         self._jobs = setting.ports.jobs
         self._patience = Patience("the queue of jobs")
+        self._turns = asyncio.Lock()
 
     async def serve(self) -> None:
         """Take jobs until cancelled."""
         await self._host.ready.wait()
-        while True:
-            try:
-                job = await self._jobs.pull()
-            except Unavailable as error:
-                _log.warning("the queue of jobs cannot be read: %s", shown(error))
-                await asyncio.sleep(AGAIN_AFTER_S)
-                continue
-            if job is None:
-                continue
-            # A job that trips a bug of ours is refused, and the next one is taken.
-            (failure,) = await asyncio.gather(self._take(job), return_exceptions=True)
-            if isinstance(failure, Exception) and not isinstance(failure, Unavailable | GaveUp):
-                _log.error("job %d could not be taken\n%s", job.sequence, shown_error(failure))
-                await self._refuse(job, Refused("$", f"an error in the controller: {root_of(failure)}"))
+        async with asyncio.TaskGroup() as owner:
+            for _ in range(TAKEN_AT_ONCE_MAX):
+                owner.create_task(self._serve_one(), name="take jobs")
 
-    async def _take(self, job: JobDelivery) -> None:
+    async def _serve_one(self) -> None:
+        while True:
+            turn = _Turn(self._turns)
+            await turn.begin()
+            try:
+                job = await self._pull()
+                if job is not None:
+                    await self._take_safely(job, turn)
+            finally:
+                turn.end()
+
+    async def _pull(self) -> JobDelivery | None:
+        try:
+            return await self._jobs.pull()
+        except Unavailable as error:
+            _log.warning("the queue of jobs cannot be read: %s", shown(error))
+            await asyncio.sleep(AGAIN_AFTER_S)
+            return None
+
+    async def _take_safely(self, job: JobDelivery, turn: _Turn) -> None:
+        """Take a job; one that trips a bug of ours is refused, and the next one is taken."""
+        (failure,) = await asyncio.gather(self._take(job, turn), return_exceptions=True)
+        if isinstance(failure, Exception) and not isinstance(failure, Unavailable | GaveUp):
+            _log.error("job %d could not be taken\n%s", job.sequence, shown_error(failure))
+            await self._refuse(job, Refused("$", f"an error in the controller: {root_of(failure)}"))
+
+    async def _take(self, job: JobDelivery, turn: _Turn) -> None:
         try:
             wanted = read_wanted(job.data, job.sequence)
-            settled = await self._settle(wanted)
+            settled = await self._settle(wanted, turn)
         except Refused as refusal:
             await self._refuse(job, refusal)
             return
@@ -122,24 +160,26 @@ class Intake:
             # An answer that is lost brings the job again: it is the same run then.
             await job.ack()
 
-    async def _settle(self, wanted: Wanted) -> bool:
+    async def _settle(self, wanted: Wanted, turn: _Turn) -> bool:
         """Make the job a run; whether it may be acknowledged. Raises `Refused`."""
         if await self._exists(wanted):
             await self._see_to(wanted.run)
             return True
         with self._host.claiming(wanted.run):
             holder = await self._claim(wanted.run)
+            turn.end()
             if holder != self._setting.me.controller:
                 _log.warning("job %d: run %s is held by controller %s", wanted.sequence, wanted.run, shown(holder))
                 return False
             is_first = self._host.find(wanted.run) is None
             await self._reserve(wanted, is_first=is_first)
+            is_first = self._host.find(wanted.run) is None
             hosted = self._host.start(wanted.run, self._new_run(wanted))
         if await hosted.begun():
-            return await self._exists(wanted)
+            return is_first or await self._exists(wanted)
         if isinstance(hosted.ending, Unwritten):
             # It was being taken over, from a key that a former life of ours left before it wrote entry 0.
-            return await self._settle(wanted)
+            return await self._settle(wanted, turn)
         if is_first and isinstance(hosted.ending, Quarantined):
             reason = hosted.ending.reason
             self._host.forget(wanted.run)
@@ -193,6 +233,8 @@ class Intake:
 
     async def _exists(self, wanted: Wanted) -> bool:
         """Whether the log holds the run that is asked for; raise `Refused` when it holds another by that id."""
+        if not await self._patience.ask(lambda: self._setting.ports.generation(wanted.run)):
+            return False
         log = self._setting.ports.run(wanted.run).log
         try:
             accepted = await self._patience.ask(lambda: read_acceptance(log, wanted.run))

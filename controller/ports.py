@@ -204,7 +204,7 @@ class Ports(Protocol):
         ...
 
     async def generation(self, run: str) -> int:
-        """Return which generation of a run's log is its log now."""
+        """Return which generation of a run's log is its log now; 0 when it has none."""
         ...
 
     def run(self, run: str) -> RunPorts:

@@ -53,7 +53,7 @@ class BrokerPorts:
         self.owners = _Bucket(owner_cells(appends))
 
     async def generation(self, run: str) -> int:
-        """Return which generation of a run's log is its log now."""
+        """Return which generation of a run's log is its log now; 0 when it has none."""
         with _asking():
             return await generation_of(self._appends, run)
 
@@ -118,7 +118,8 @@ class _RunLog:
 
     async def append(self, data: bytes, *, n: int, digest: str, prev: str, last_sequence: int) -> AppendResult:
         try:
-            log = self._log or await self._open()
+            # Entry 0 begins a log: there is no other to look for.
+            log = self._log or (await self._open() if n else self._begin())
             return await log.append(data, n=n, digest=digest, prev=prev, last_sequence=last_sequence)
         except (BrokerClosed, Unanswered) as error:
             raise LogUnavailable(str(error)) from error
@@ -136,6 +137,10 @@ class _RunLog:
             return await (self._log or await self._open()).last_sequence()
         except BrokerError as error:
             raise LogUnavailable(str(error)) from error
+
+    def _begin(self) -> JetStreamLog:
+        self._log = log = JetStreamLog(self._connection, self._run)
+        return log
 
     async def _open(self) -> JetStreamLog:
         self._log = log = await open_log(self._connection, self._run)

@@ -30,21 +30,22 @@ async def generations(connection: Connection, run: str) -> list[int]:
 
 
 async def generation_of(connection: Connection, run: str) -> int:
-    """Return the generation that is the run's log.
+    """Return the generation that is the run's log; 0 when there is none yet.
 
     Raises:
         BrokerError: the broker does not answer.
         LogUnavailable: it stopped answering.
     """
-    for generation in await generations(connection, run):
+    standing = await generations(connection, run)
+    for generation in standing:
         if generation <= FIRST or await _is_restored(connection, run, generation):
             return generation
-    return FIRST
+    return FIRST if standing else 0
 
 
 async def open_log(connection: Connection, run: str) -> JetStreamLog:
     """Return a run's log, in its present generation; raises as `generation_of` does."""
-    return JetStreamLog(connection, run, generation=await generation_of(connection, run))
+    return JetStreamLog(connection, run, generation=max(await generation_of(connection, run), FIRST))
 
 
 async def _is_restored(connection: Connection, run: str, generation: int) -> bool:

@@ -15,6 +15,8 @@ from runfold.events.nats.errors import Unanswered
 from runfold.events.nats.names import JOBS_CONSUMER
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from runfold.events.nats.client import RawMessage, RawSubscription
     from runfold.events.nats.connection import Connection
 
@@ -46,7 +48,8 @@ class Jobs:
         # Jobs come under their own subject, not as answers to a request: they need an inbox of their own.
         self._inbox = connection.raw.new_inbox()
         self._subscription: RawSubscription | None = None
-        self._arrived: asyncio.Queue[RawMessage] = asyncio.Queue()
+        self._arrived: asyncio.Queue[RawMessage | None] = asyncio.Queue()
+        self._forget: Callable[[], None] | None = None
 
     async def next(self) -> JobMessage | None:
         """Wait a second for a job; None when none came. One that is not acknowledged is handed out again.
@@ -56,6 +59,7 @@ class Jobs:
         """
         if self._subscription is None:
             self._subscription = await self._connection.subscribe(self._inbox, self._arrived.put)
+            self._forget = self._connection.on_change(self._disturbed)
         if self._arrived.empty():  # otherwise one came after its pull was given up
             await self._connection.publish(self._pull, self._request, reply=self._inbox)
         patience_s = limits.JOBS_PULL_EXPIRES_S + PULL_SLACK_S
@@ -64,6 +68,8 @@ class Jobs:
                 message = await self._arrived.get()
         except TimeoutError:
             raise Unanswered(self._pull, f"no answer within {patience_s:g} s") from None
+        if message is None:
+            return None  # the pull was lost with the connection
         headers = message.headers or {}
         status = headers.get("Status")
         if status is not None:
@@ -80,6 +86,14 @@ class Jobs:
         if self._subscription is not None:
             await self._connection.unsubscribe(self._subscription)
             self._subscription = None
+        if self._forget is not None:
+            self._forget()
+            self._forget = None
+
+    def _disturbed(self) -> None:
+        """Ask anew: what was asked over the connection that was lost is not answered."""
+        if self._connection.is_up and self._arrived.empty():
+            self._arrived.put_nowait(None)
 
     async def ack(self, job: JobMessage) -> None:
         """Say that the job's run exists; it leaves the queue. Raises Unanswered when that is not sure."""

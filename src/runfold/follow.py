@@ -13,7 +13,7 @@ from runfold.errors import NotAcceptedError
 from runfold.events.beats import RunnerBeat
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry
 from runfold.events.fold import fold
-from runfold.events.nats.generations import generation_of
+from runfold.events.nats.generations import open_log
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,7 +34,7 @@ class Told:
 
 
 class Onlooker(Protocol):
-    """Who is told of a run, in the event loop; must not raise."""
+    """Who is told of a run, in the event loop; raises nothing but `BrokenPipeError`, when nobody reads on."""
 
     def entry(self, told: Told) -> None:
         """Hear of an entry."""
@@ -58,6 +58,7 @@ class Following:
         self.head: Head | None = None
         self.ended = asyncio.Event()
         self._onlookers = onlookers
+        self._unheard: BrokenPipeError | None = None
 
     def take(self, message: Delivered) -> None:
         """Fold a message of the log; what is not the next link is no entry and is left out."""
@@ -73,9 +74,13 @@ class Following:
             return
         self.head = Head(n=entry.n, hash=hash_entry(message.data))
         self.state = state
-        for onlooker in self._onlookers:
-            onlooker.entry(Told(entry, self.state, self.head))
-        if self.state.terminal:
+        told = Told(entry, self.state, self.head)
+        try:
+            for onlooker in self._onlookers:
+                onlooker.entry(told)
+        except BrokenPipeError as error:
+            self._onlookers, self._unheard = (), error
+        if self.state.terminal or self._unheard is not None:
             self.ended.set()
 
     async def take_beat(self, message: RawMessage) -> None:
@@ -88,8 +93,14 @@ class Following:
             onlooker.beat(beat)
 
     async def wait_ended(self) -> RunState:
-        """Wait for the terminal entry and return the state after it."""
+        """Wait for the terminal entry and return the state after it.
+
+        Raises:
+            BrokenPipeError: nobody reads what an onlooker prints.
+        """
         await self.ended.wait()
+        if self._unheard is not None:
+            raise self._unheard
         if self.state is None:
             raise NotAcceptedError(f"{self.run} ended without an entry")
         return self.state
@@ -107,8 +118,8 @@ async def follow_run(
     subjects = client.names.subjects
     beats = await client.connection.subscribe(subjects.beats(run), following.take_beat)
     try:
-        generation = await generation_of(client.connection, run)
-        async with client.following(client.names.log, [subjects.log(run, generation)], following.take):
+        log = await open_log(client.connection, run)
+        async with client.following(client.names.log, [log.subject], following.take):
             yield following
     finally:
         await client.connection.unsubscribe(beats)

@@ -14,7 +14,7 @@ from runfold.events.base import Document
 from runfold.events.entry import hash_entry
 from runfold.events.nats.api import Api
 from runfold.events.nats.cells import status_cells
-from runfold.events.nats.generations import generation_of, generations
+from runfold.events.nats.generations import generations, open_log
 from runfold.events.status import Status
 from runfold.replay.archive import archive_path
 from runfold.replay.errors import ReplayError
@@ -66,9 +66,8 @@ async def reclaim(admin: Connection, data_dir: Path, older_than_s: float, *, dry
 
 async def _why_kept(admin: Connection, data_dir: Path, status: Status) -> str | None:
     """Return why a run must stay; None when its archive holds all of it."""
-    names, api = admin.names, Api(admin)
-    subject = names.subjects.log(status.run, await generation_of(admin, status.run))
-    last = await api.last_message(names.log, subject)
+    log = await open_log(admin, status.run)
+    last = await Api(admin).last_message(admin.names.log, log.subject)
     if last is None:
         return "its log holds nothing"
     digest = hash_entry(last.data)

@@ -21,7 +21,7 @@ from runfold.events.fold import fold_all
 from runfold.events.log import Appended
 from runfold.events.nats.api import Api
 from runfold.events.nats.cells import Written, assignment_cells, owner_cells, status_cells
-from runfold.events.nats.generations import generation_of, generations
+from runfold.events.nats.generations import generations, open_log
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.publish import EXPECTED_SUBJECT_SEQUENCE, Acked, publish_acked
 from runfold.events.status import Status
@@ -72,13 +72,12 @@ async def restore(admin: Connection, run: str, archive: History) -> Restoration:
         BrokerError: the broker did not answer; the same call may be made again.
     """
     _check_archive(archive, run)
-    present = await generation_of(admin, run)
-    log, shown = JetStreamLog(admin, run, generation=present), await _shown(admin, run)
+    log, shown = await open_log(admin, run), await _shown(admin, run)
     _check_needed(archive, await _raws(log), run, shown)
     await _fence(admin, log)
     raws = [Raw(data=link.data, where=link.where) for link in archive.links] + await _raws(log)
     links = link_up(raws, run).links
-    generation = max([present, *await generations(admin, run)]) + 1
+    generation = max([log.generation, *await generations(admin, run)]) + 1
     copy = JetStreamLog(admin, run, generation=generation)
     last = await _copy(copy, links)
     copied = LogCopied(generation=generation, source=archive.target, epoch=shown.epoch, by=BY)

@@ -386,7 +386,7 @@ class MemoryWorld:
     async def generation(self, run: str) -> int:
         """Return the generation of a run's log."""
         await asyncio.sleep(0)
-        return self.of(run).generation
+        return self.of(run).generation if self.of(run).log.log.messages else 0
 
     def lease(self, controller: str) -> MemoryLease:
         """Return a controller's lease."""
