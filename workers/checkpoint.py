@@ -87,7 +87,8 @@ class Checkpoint:
             if path is not None or state.read_text("utf-8") != _COMPLETE.decode() or not target.is_dir():
                 with waiting("checkpoint_restore"):
                     self._download(target)
-                state.write_bytes(_COMPLETE)
+                # A directory of the caller's own may be changed by them: it is written anew each time.
+                state.write_bytes(_COMPLETE if path is None else b"")
         return str(target)
 
     @contextlib.contextmanager
@@ -187,12 +188,30 @@ class Checkpoint:
 
 @contextlib.contextmanager
 def _locked(target: Path, name: str) -> Iterator[Path]:
-    """Hold the lock of a download directory on this machine; give the file that says whether it is complete."""
+    """Hold the lock of a download directory on this machine; give the file that says whether it is complete.
+
+    One that says nothing at the end is removed.
+    """
     digest = hashlib.sha256(str(target).encode()).hexdigest()[:16]
     state = Path(tempfile.gettempdir()) / f"runfold-checkpoint-{name}-{digest}.lock"
-    with state.open("ab+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield state
+    while True:
+        with state.open("ab+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(file.fileno(), state):
+                continue  # who held it before has removed it
+            try:
+                yield state
+            finally:
+                if not state.stat().st_size:
+                    state.unlink()
+            return
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _used(target: Path) -> bool:

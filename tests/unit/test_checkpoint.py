@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import fsspec
@@ -70,6 +71,23 @@ def test_it_is_copied_where_it_is_wanted(tmp_path: Path) -> None:
     assert (copied / "deep" / "weights").read_text() == "w"
 
 
+def test_a_copy_where_it_is_wanted_leaves_nothing_else(temporary: Path, tmp_path: Path) -> None:
+    in_memory("wanted", model="m").to_directory(tmp_path / "copy")
+    assert list(temporary.iterdir()) == []
+
+
+def test_many_users_at_once_get_one_copy_and_leave_nothing(temporary: Path) -> None:
+    checkpoint = in_memory("many", model="m")
+
+    def use(_: int) -> str:
+        with checkpoint.as_directory() as folder:
+            return Path(folder, "model").read_text()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert set(pool.map(use, range(40))) == {"m"}
+    assert list(temporary.iterdir()) == []
+
+
 def test_a_far_one_is_downloaded_once_and_removed_by_its_last_user(temporary: Path) -> None:
     checkpoint = in_memory("far", model="m")
     with checkpoint.as_directory() as one:
@@ -79,7 +97,7 @@ def test_a_far_one_is_downloaded_once_and_removed_by_its_last_user(temporary: Pa
             assert Path(two, "model").stat().st_mtime_ns == before
         assert Path(one, "model").read_text() == "m"
     assert not Path(one).exists()
-    assert not [left for left in temporary.iterdir() if not left.name.endswith(".lock")]
+    assert list(temporary.iterdir()) == []
 
 
 def test_what_a_dead_process_left_does_not_keep_a_download(temporary: Path) -> None:
