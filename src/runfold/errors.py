@@ -53,6 +53,8 @@ EXIT_USAGE = 2
 EXIT_ABORTED = 3
 EXIT_NOT_FOUND = 4
 EXIT_UNREACHABLE = 5
+EXIT_UNHEARD = 128 + 13
+"""Nobody reads what is printed: what a shell says of a program that SIGPIPE has ended."""
 
 
 class UsageError(RunfoldError, ValueError):

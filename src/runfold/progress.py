@@ -12,6 +12,7 @@ from runfold.events.facts import Reported
 from runfold.events.transitions import ControllerChanged, FailureDecided, RequestAccepted, RunAccepted, StateChanged
 from runfold.explain import metrics_text
 from runfold.replay.escape import safe
+from runfold.unheard import print_lasting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,10 +77,14 @@ def report_lines(entry: Entry) -> list[Line]:
 
 
 class PlainProgress:
-    """Plain lines on a stream: every decision at once, every report while they come slowly enough to be read."""
+    """Plain lines on a stream: every decision at once, every report while they come slowly enough to be read.
 
-    def __init__(self, stream: TextIO) -> None:
+    `lasting`: the run is ours, and goes on when nobody reads the stream any more; otherwise that is `BrokenPipeError`.
+    """
+
+    def __init__(self, stream: TextIO, *, lasting: bool = True) -> None:
         self._stream = stream
+        self._lasting = lasting
         self._allowed = float(REPORT_LINES_BURST_MAX)
         self._allowed_at_s = time.monotonic()
         self._held: Line | None = None
@@ -118,15 +123,18 @@ class PlainProgress:
         self._held, self._left_out = None, 0
 
     def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        if self._lasting:
+            print_lasting(text, self._stream)
+        else:
+            print(text, file=self._stream, flush=True)
 
 
 @contextmanager
-def progress(stream: TextIO | None = None) -> Iterator[Onlooker]:
+def progress(stream: TextIO | None = None, *, lasting: bool = True) -> Iterator[Onlooker]:
     """Show progress for as long as the block lasts: live when the stream is a terminal, plain lines otherwise."""
     out = sys.stdout if stream is None else stream
     if not out.isatty():
-        yield PlainProgress(out)
+        yield PlainProgress(out, lasting=lasting)
         return
     from runfold.live import LiveProgress
 

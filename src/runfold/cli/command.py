@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import wraps
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -11,6 +12,7 @@ import typer
 from runfold.errors import (
     EXIT_FINDINGS,
     EXIT_NOT_FOUND,
+    EXIT_UNHEARD,
     EXIT_UNREACHABLE,
     EXIT_USAGE,
     RunfoldError,
@@ -19,6 +21,7 @@ from runfold.errors import (
 )
 from runfold.events.nats.errors import BrokerError
 from runfold.replay.errors import BadMoment, NotFound, ReplayError
+from runfold.unheard import print_lasting, silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,9 +54,34 @@ NODES_MAX_COUNT: Final = 64
 
 def run_command(name: str, module: str, words: list[str]) -> int:
     """Load a command and call it with these words; return the exit code."""
+    try:
+        code = _called(name, module, words)
+        sys.stdout.flush()
+    except (BrokenPipeError, _Unheard):
+        silence(sys.stdout)
+        return EXIT_UNHEARD
+    return code
+
+
+class _Unheard(Exception):
+    """Nobody reads what the command prints; typer would make an ordinary failure of the error itself."""
+
+
+def _told(function: Callable[..., object]) -> Callable[..., object]:
+    @wraps(function)
+    def call(*args: object, **options: object) -> object:
+        try:
+            return function(*args, **options)
+        except BrokenPipeError as error:
+            raise _Unheard from error
+
+    return call
+
+
+def _called(name: str, module: str, words: list[str]) -> int:
     function: Callable[..., object] = import_module(module).command
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(name)(function)
+    app.command(name)(_told(function))
     try:
         app(args=words, prog_name=f"runfold {name}")
     except SystemExit as end:
@@ -83,9 +111,9 @@ def check_nodes(nodes: int) -> None:
 def say(text: str) -> None:
     """Tell a person something beside the command's own output."""
     # Loaded only when there is something to say.
-    from runfold.cli.show import print_text
+    from runfold.cli.show import safe_text
 
-    print_text(text, sys.stderr)
+    print_lasting(safe_text(text), sys.stderr)
 
 
 def say_error(text: str) -> None:

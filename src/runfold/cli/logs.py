@@ -55,6 +55,7 @@ class Printer:
         self.rank = rank
         self._as_json = as_json
         self._next: dict[tuple[int, int], int] = {}
+        self.unheard: BrokenPipeError | None = None
 
     def take(self, data: bytes) -> None:
         """Print a batch, unless it is another rank's."""
@@ -72,6 +73,14 @@ class Printer:
             self._note(batch, f"… {batch.cut_bytes} bytes were printed faster than they are kept")
         for record in records(batch):
             self._print(record)
+
+    def take_lasting(self, data: bytes) -> None:
+        """Print a batch; that nobody reads it is `unheard`, and nothing more is printed then."""
+        if self.unheard is None:
+            try:
+                self.take(data)
+            except BrokenPipeError as error:
+                self.unheard = error
 
     def _note(self, batch: OutputBatch, text: str) -> None:
         if not self._as_json:
@@ -108,8 +117,8 @@ async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> No
             printer.take(data)
 
 
-async def _until_ended(client: Client, run: str) -> None:
-    while True:
+async def _until_ended(client: Client, run: str, printer: Printer) -> None:
+    while printer.unheard is None:
         status = await client.status(run)
         if status is None or status.terminal:
             return
@@ -118,9 +127,11 @@ async def _until_ended(client: Client, run: str) -> None:
 
 async def _follow(client: Client, run: str, printer: Printer) -> None:
     """Print what comes until the run has ended and everything kept of it was printed."""
-    follower = follow_output(client.connection, run, lambda batch: printer.take(batch.data))
+    follower = follow_output(client.connection, run, lambda batch: printer.take_lasting(batch.data))
     try:
-        await _until_ended(client, run)
+        await _until_ended(client, run, printer)
         await follower.wait_caught_up(DRAIN_S)
     finally:
         await follower.close()
+    if printer.unheard is not None:
+        raise printer.unheard

@@ -65,7 +65,7 @@ async def watch_run(
 
 async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submitted: Receipt | None) -> RunState:
     digest = submitted.digest if submitted is not None else None
-    with nullcontext(JsonLines()) if as_json else progress(stream) as onlooker:
+    with nullcontext(JsonLines()) if as_json else progress(stream, lasting=False) as onlooker:
         async with follow_run(client, run, onlooker, digest=digest) as following:
             return await _ended(client, following, submitted)
 
@@ -99,7 +99,7 @@ def _tell(history: History, stream: TextIO, as_json: bool) -> RunState:
     if as_json:
         tell(JsonLines())
     else:
-        with progress(stream) as shown:
+        with progress(stream, lasting=False) as shown:
             tell(shown)
     if state is None:
         raise NotFoundError(f"nothing of the run {history.run} can be read: {history.trouble}")
