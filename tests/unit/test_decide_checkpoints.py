@@ -11,6 +11,7 @@ from runfold.events.base import Cause, Json, Moment
 from runfold.events.config import CheckpointConfig, FailureConfig, Timeouts
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
+from runfold.events.facts import Reported
 from runfold.events.requests import AbortRun, CheckpointNow, StopAtCheckpoint
 from runfold.events.transitions import (
     CheckpointCommitted,
@@ -322,3 +323,51 @@ def test_a_task_is_ordered_once() -> None:
     run.says(run.shard(0, 0))
     with pytest.raises(IllegalEdge, match="already"):
         evolve(run.state, run.the(TaskOrdered), Moment(n=9, t=9.0))
+
+
+# --- places in the data
+
+
+def at(run: Run, rank: int, index: int, cursor: str, *, files: bool = False) -> Reported:
+    """A report that says where its rank is in its data."""
+    return replace(run.shard(rank, index) if files else run.reported(rank, index), cursor=cursor)
+
+
+def test_given_places_in_the_data_then_the_seal_has_those_of_its_report_whoever_saved() -> None:
+    run = Run(3).running()
+    run.says(at(run, 1, 0, "b"), at(run, 1, 1, "later"))
+    run.says(at(run, 0, 0, "a", files=True), at(run, 2, 0, "b"))
+    assert run.the(TaskOrdered).task.arguments["cursors"] == {"1": "a", "6": "b"}
+    assert [(mark.at, mark.ranks) for mark in run.state.checkpoints.marks] == [
+        (0, {"a": "1", "b": "6"}),
+        (1, {"later": "2"}),
+    ]
+    status_now = status(run.state, run.head, AT)
+    assert (status_now.unsettled, status_now.checkpoints) == ((0,), ())
+
+
+def test_given_many_reports_then_only_the_last_places_and_those_still_needed_are_remembered() -> None:
+    run = Run(2).running()
+    run.says(at(run, 0, 0, "first", files=True))
+    run.says(*(at(run, 0, index, f"{index}") for index in range(1, 100)))
+    kept = [mark.at for mark in run.state.checkpoints.marks]
+    assert (kept[0], kept[1:], len(kept)) == (0, list(range(36, 100)), 65)
+    assert status(run.state, run.head, AT).unsettled == (0,)
+
+
+def test_given_another_attempt_then_places_of_the_one_before_are_forgotten() -> None:
+    run = Run(1, failure=FailureConfig(max_failures=1)).running()
+    run.says(at(run, 0, 0, "a"))
+    run.says(run.failed(0))
+    assert run.state.checkpoints.marks == ()
+
+
+def test_given_committed_checkpoints_then_the_status_lists_them_by_score() -> None:
+    config = CheckpointConfig(checkpoint_score_attribute="loss", checkpoint_score_order="min")
+    run = Run(1, checkpoint=config).running()
+    committed(run, loss=0.5)
+    committed(run, 1, loss=0.9)
+    assert [(one.index, one.score, one.status) for one in status(run.state, run.head, AT).checkpoints] == [
+        (1, 0.9, "committed"),
+        (0, 0.5, "committed"),
+    ]

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from runfold.controller.assignment import assignment
 from runfold.controller.gating import follow
+from runfold.controller.status import status
 from runfold.events.base import Cause, Json
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.gates import GATES
@@ -18,7 +19,7 @@ from runfold.events.requests import AbortRun
 from runfold.events.state import Errored
 from runfold.events.tasks import HOOK, OpenTask, Task
 from runfold.events.transitions import AttemptStarted, FailureDecided, GroupLaidOut, StateChanged, TaskOrdered, Warned
-from support.runs import POOL, Run
+from support.runs import AT, POOL, Run
 
 Mode = Literal["fail", "warn"]
 How = Literal["raises", "hangs"]
@@ -346,3 +347,14 @@ def test_places_that_are_kept_are_held_while_the_context_is_asked_for() -> None:
     assert (run.name, document.want, document.kept) == ("scheduling", "place", True)
     answers(run, "before_init_train_context")
     assert assignment(run.state, run.head).want == "train"
+
+
+def test_the_status_says_which_answer_is_waited_for() -> None:
+    run = gated("on_controller_start_worker_group")
+    assert status(run.state, run.head, AT).waiting == "the gate on_controller_start_worker_group"
+    fails(run, "on_controller_start_worker_group")
+    document = status(run.state, run.head, AT)
+    assert document.error is not None
+    assert document.error.kind == "controller"
+    alone = Run(2, gates={"on_controller_start_worker_group": "fail"}, joined=False)
+    assert "none has spoken" in str(status(alone.state, alone.head, AT).waiting)

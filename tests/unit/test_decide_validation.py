@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from runfold.controller.assignment import assignment
+from runfold.controller.status import status
 from runfold.controller.validating import validate
 from runfold.events.base import Cause, Json, Moment
 from runfold.events.checkpoints import ValidationWish
@@ -14,7 +15,7 @@ from runfold.events.evolve import evolve
 from runfold.events.requests import AbortRun
 from runfold.events.tasks import DELETE, VALIDATION
 from runfold.events.transitions import CheckpointCommitted, CheckpointValidated, TaskOrdered
-from support.runs import POOL, Run
+from support.runs import AT, POOL, Run
 
 SPEC = ValidationSpec(entrypoint="digits:validate", arguments={"limit": 5}, timeout_s=20.0)
 WISH = ValidationWish()
@@ -126,6 +127,7 @@ def test_given_a_finished_group_then_validations_are_awaited_without_a_group() -
     run.says(run.released())
     run.waits(1000.0)
     assert run.name == "shutting_down"
+    assert status(run.state, run.head, AT).waiting == "1 validation"
     assert [one.source for one in assignment(run.state, run.head).tasks] == [POOL]
     assert assignment(run.state, run.head).job is not None
     ends(run, 0, {"accuracy": 0.7})

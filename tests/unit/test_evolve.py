@@ -219,7 +219,7 @@ def test_places_are_kept_only_where_they_stand() -> None:
     kept = AttemptStarted(attempt=2, num_workers=2, kept=True, cause=CAUSE, reason="r")
     run = Run(2).running()
     held = replace(run.state, phase=PHASES["restarting"])
-    assert evolve(held, kept, AT_9).group == Group(attempt=2, num_workers=2, places=run.group.places)
+    assert evolve(held, kept, AT_9).group == Group(attempt=2, num_workers=2, places=run.group.places, kept=True)
     released = replace(held, group=replace(run.group, released=True))
     with pytest.raises(IllegalEdge, match="cannot keep places"):
         evolve(released, kept, AT_9)
