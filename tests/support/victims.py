@@ -1,0 +1,105 @@
+"""Runs held in a state for as long as a test needs it, and the processes of theirs that it kills."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import psutil
+
+from runfold.workers.places import PLACES_FOLDER, find_places
+
+if TYPE_CHECKING:
+    from support.commands import Commands
+
+HELD = """
+import os, pathlib, signal, time
+import runfold
+NAME = os.environ["HOLD"]
+def wait_while(what):
+    while pathlib.Path(f"{what}-{NAME}").exists():
+        time.sleep(0.02)
+wait_while("load")
+def train():
+    context = runfold.get_context()
+    if context.get_world_rank() == 0 and pathlib.Path(f"stubborn-{NAME}").exists():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    runfold.report({"attempt": context.get_attempt()})
+    runfold.barrier()
+    if context.get_world_rank() == 1 and context.get_attempt() == 1 and pathlib.Path(f"fail-{NAME}").exists():
+        raise RuntimeError("once")
+    wait_while("train")
+    runfold.barrier()
+    return context.get_attempt()
+"""
+
+
+class Held:
+    """A run that waits for the test: `holds` are the files that it waits for, or behaves by."""
+
+    def __init__(self, runfold: Commands, name: str, *holds: str, workers: int = 2, **settings: object) -> None:
+        self.runfold = runfold
+        self.name = name
+        for hold in holds:
+            (runfold.folder / f"{hold}-{name}").touch()
+        options = {"env.HOLD": name, "failure.max_failures": 1, **settings}
+        words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
+        runfold.write("held.py", HELD)
+        self.run = runfold.ok("submit", "held.py:train", "--workers", str(workers), *words).out.strip()
+
+    @property
+    def status(self) -> dict[str, object]:
+        """What its log says of it."""
+        return self.runfold.ok("get", self.run, "-o", "json").document
+
+    def reaches(self, state: str) -> None:
+        """Wait for a state."""
+        while self.status["state"] != state:
+            assert self.status["state"] not in ("finished", "errored", "aborted"), self.status
+
+    def lets(self, *holds: str) -> None:
+        """Let it go on."""
+        for hold in holds:
+            (self.runfold.folder / f"{hold}-{self.name}").unlink(missing_ok=True)
+
+    def runners(self) -> list[psutil.Process]:
+        """Its runners."""
+        places = find_places(self.runfold.data / PLACES_FOLDER / "local")
+        return [psutil.Process(place.pid) for _, place in places if place.run == self.run]
+
+    def family(self) -> list[psutil.Process]:
+        """Its runners, and all that they have started."""
+        return [one for runner in self.runners() for one in (runner, *runner.children(recursive=True))]
+
+    def rank(self, number: int) -> psutil.Process:
+        """The process of a rank, once there is one."""
+        while True:
+            for process in self.family():
+                if process.is_running() and process.name() == f"rank-{number}":
+                    return process
+
+    def ends(self) -> dict[str, object]:
+        """Wait for its end, and return what its log says of it."""
+        self.lets("load", "train", "stubborn", "fail")
+        self.runfold("watch", self.run)
+        return self.status
+
+    @property
+    def spent(self) -> dict[str, int]:
+        """What is spent of each budget."""
+        budgets = self.status["budgets"]
+        assert isinstance(budgets, dict)
+        return {name: one["spent"] for name, one in budgets.items() if one["spent"]}
+
+
+def supervisor(runfold: Commands) -> psutil.Process:
+    """The supervisor of the service."""
+    return psutil.Process(json.loads((runfold.data / "connection.json").read_text())["pids"]["supervisor"])
+
+
+def kill_supervisor(runfold: Commands) -> None:
+    """Kill the supervisor, and wait until the next one is at work."""
+    before = supervisor(runfold)
+    before.kill()
+    while json.loads((runfold.data / "connection.json").read_text())["pids"]["supervisor"] == before.pid:
+        pass
