@@ -9,7 +9,7 @@ BIN    := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate lint bench wheel-test clean
+.PHONY: help setup demo test simulate soak lint bench wheel-test clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,9 @@ test: lint  ## Lint, type-check, then run every test
 simulate: $(VENV)/.installed-dev  ## Play SEEDS=1000 seeds of all scenarios, or one with SCENARIO= and SEED= and all that happens in it
 	$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),1000) \
 	  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
+
+soak: $(VENV)/.installed-dev  ## Run the tests that take minutes: long outages of a real broker
+	$(BIN)/python -m pytest --soak --timeout 1800 $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public API, import contracts
 	$(BIN)/ruff check .

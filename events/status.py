@@ -70,8 +70,8 @@ class CheckpointStatus(Value, frozen=True, kw_only=True):
 class Status(Document, frozen=True, kw_only=True):
     """The document. `since` and `cause` belong to the state shown; times are RFC 3339 and run-clock seconds.
 
-    `checkpoints` are those that are kept, the best last; `unsettled`: reports of this attempt, by index, whose checkpoint
-    is not committed yet.
+    `checkpoints` are those that are kept, the best last; `unsettled`: reports of this attempt, by index, whose
+    checkpoint is not committed yet.
     """
 
     v: int = 1

@@ -2,4 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
 pytest_plugins = ["support.broker", "support.commands", "support.ranks", "support.pool", "support.supervisors"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Offer the tests that take their time: `make soak`."""
+    parser.addoption("--soak", action="store_true", help="run the tests that take minutes, and only those")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out, or take them alone."""
+    wanted: bool = config.getoption("--soak")
+    left_out = [item for item in items if (item.get_closest_marker("soak") is not None) != wanted]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)

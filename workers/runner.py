@@ -17,11 +17,10 @@ from collections.abc import Sequence
 from typing import Final, TypedDict
 
 from runfold.events.assignment import Assignment
-from runfold.events.config import Timeouts
 from runfold.events.facts import PreemptionNoticed, RunnerReady
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection, connect
-from runfold.events.nats.errors import BrokerError
+from runfold.events.nats.errors import BrokerError, BrokerUnreachable
 from runfold.events.nats.names import Names, Role
 from runfold.events.tasks import STACKS
 from runfold.workers import child, processes
@@ -43,7 +42,8 @@ from runfold.workers.storages import Storages
 from runfold.workers.ties import Ties, tie
 
 EXIT_DONE: Final = 0
-CONNECT_TIMEOUT_S: Final = 10.0
+CONNECT_TIMEOUT_S: Final = 2.0
+CONNECT_RETRY_S: Final = 0.5
 LEAVE_TIMEOUT_S: Final = 5.0
 """How long the last output and the last facts may take to be kept before the runner ends anyway."""
 REPORT_FLUSH_S: Final = 0.5
@@ -53,13 +53,13 @@ _LOG: Final = logging.getLogger("runfold.workers")
 class Runner:
     """One run on one node, from the spec to the end."""
 
-    def __init__(self, spec: RunnerSpec, spawner: Spawner, connection: Connection) -> None:
+    def __init__(self, spec: RunnerSpec, spawner: Spawner, connection: Connection, ties: Ties) -> None:
         self._spec = spec
         self._spawner = spawner
         self._connection = connection
         self._wake = asyncio.Event()
         self._assignment: Assignment | None = None
-        self._ordered: Ordered | None = None
+        self._ties = ties
         self.facts = Facts(
             connection,
             run=spec.run,
@@ -77,13 +77,14 @@ class Runner:
         self.chores.register(STACKS, Lookout(lambda: self.group.lives, blobs))
         self._leave_by_s: float | None = None
 
-    async def serve(self, ties: Ties, reclaimed: asyncio.Event) -> int:
+    async def serve(self, listening: asyncio.Task[None], reclaimed: asyncio.Event) -> int:
         """Do what the assignments say until they, or the supervisor, say to end; return the exit code."""
+        self._ties.on_stop = lambda _: self._wake.set()
         self.facts.start()
         self._say_ready()
         follower = follow_assignments(self._connection, self._hear, run=self._spec.run)
         watched = [
-            asyncio.create_task(ties.listen(self._order, self._adopt_within_s), name="supervisor"),
+            listening,
             asyncio.create_task(self._tell_reclaimed(reclaimed), name="reclaimed"),
             asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group), name="beat"),
             asyncio.create_task(follower.wait_ended(), name="assignments"),
@@ -159,22 +160,20 @@ class Runner:
 
     def _hear(self, assignment: Assignment) -> None:
         self._assignment = assignment
+        if assignment.job is not None:
+            self._ties.adopt_within_s = assignment.job.timeouts.adopt_within_s
         self.facts.hear(assignment)
         self.group.hear(assignment)
         self.chores.hear(assignment)
         if self.facts.superseded:
-            self._order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
+            self._ties.order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
         self._wake.set()
 
-    def _adopt_within_s(self) -> float:
-        job = self._assignment.job if self._assignment is not None else None
-        return (job.timeouts if job is not None else Timeouts()).adopt_within_s
-
-    def _order(self, stop: StopNow) -> None:
-        # A later word may shorten the patience, never lengthen it.
-        grace_s = stop.grace_s if self._ordered is None else min(stop.grace_s, self._ordered.grace_s)
-        self._ordered = Ordered(reason=stop.reason, grace_s=grace_s)
-        self._wake.set()
+    @property
+    def _ordered(self) -> Ordered | None:
+        """The supervisor's word to stop."""
+        stop = self._ties.stop
+        return Ordered(reason=stop.reason, grace_s=stop.grace_s) if stop is not None else None
 
     async def _tell_reclaimed(self, reclaimed: asyncio.Event) -> None:
         """Say that this node will be taken back, each time it is said to be."""
@@ -251,19 +250,42 @@ async def _run(sock: socket.socket, spawner: Spawner) -> int:
 
 
 async def _serve(spec: RunnerSpec, spawner: Spawner, ties: Ties, reclaimed: asyncio.Event) -> int:
+    listening = asyncio.create_task(ties.listen(), name="supervisor")
     starting = asyncio.ensure_future(spawner.start())
-    connection = await connect(
-        spec.url,
-        role=Role.WORKER,
-        name=f"runner {spec.run}",
-        names=Names(spec.namespace),
-        connect_timeout_s=CONNECT_TIMEOUT_S,
-    )
     try:
-        await starting
-        return await Runner(spec, spawner, connection).serve(ties, reclaimed)
+        connection = await _connected(spec, ties)
+        if connection is None:
+            return EXIT_DONE
+        try:
+            await starting
+            return await Runner(spec, spawner, connection, ties).serve(listening, reclaimed)
+        finally:
+            await connection.close()
     finally:
-        await connection.close()
+        listening.cancel()
+        await asyncio.gather(listening, starting, return_exceptions=True)
+
+
+async def _connected(spec: RunnerSpec, ties: Ties) -> Connection | None:
+    """Connect, trying for as long as it takes: an outage ends no runner. None when told to stop meanwhile."""
+    told = False
+    while not ties.stopping.is_set():
+        try:
+            return await connect(
+                spec.url,
+                role=Role.WORKER,
+                name=f"runner {spec.run}",
+                names=Names(spec.namespace),
+                connect_timeout_s=CONNECT_TIMEOUT_S,
+            )
+        except BrokerUnreachable as error:
+            if not told:
+                _LOG.warning("%s: the runner on %s tries on: %s", spec.run, spec.node, error)
+                told = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_RETRY_S):
+                await ties.stopping.wait()
+    return None
 
 
 def main(spec: bytes, fds: dict[str, int]) -> int:  # noqa: ARG001  # the signature of a forked process; the spec comes by pipe

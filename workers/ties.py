@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from runfold.events.config import Timeouts
 from runfold.workers.heirs import Door
 from runfold.workers.pipe import RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.places import Place, PlaceLock
@@ -18,35 +20,48 @@ _LOG: Final = logging.getLogger("runfold.workers")
 
 
 class Ties:
-    """Made by `tie` before anything is started; `listen` hands on each word to stop, of whichever supervisor."""
+    """Made by `tie` before anything is started. `listen` hears every word to stop, of whichever supervisor.
+
+    `stop` is what was said, with the least patience; `stopping` is set with it, and `on_stop` called.
+    """
 
     def __init__(self, spec: RunnerSpec, pipe: SupervisorPipe, lock: PlaceLock | None, door: Door | None) -> None:
+        self.stop: StopNow | None = None
+        self.stopping = asyncio.Event()
+        self.on_stop: Callable[[StopNow], None] = lambda _: None
+        self.adopt_within_s = Timeouts().adopt_within_s
         self._spec = spec
         self._pipe = pipe
         self._lock = lock
         self._door = door
 
-    async def listen(self, on_stop: Callable[[StopNow], None], adopt_within_s: Callable[[], float]) -> None:
-        """Hear the supervisor; when it is gone wait for an heir, and when none comes in time say so, and return."""
+    async def listen(self) -> None:
+        """Hear the supervisor; when it is gone wait for an heir, and when none comes in time that is a word to stop."""
         pipe: SupervisorPipe | None = self._pipe
         while pipe is not None:
             if self._door is not None:
                 self._door.attend(pipe)
             while (message := await pipe.receive()) is not None:
                 if isinstance(message, StopNow):
-                    on_stop(message)
+                    self.order(message)
             pipe.close()
-            pipe = await self._heir(adopt_within_s())
-        waited = f", and no other came within timeouts.adopt_within_s ({adopt_within_s():g} s)" if self._door else ""
-        on_stop(StopNow(reason=f"the supervisor is gone{waited}", grace_s=ABANDONED_GRACE_S))
+            pipe = await self._heir(self.adopt_within_s)
+        waited = f", and no other came within timeouts.adopt_within_s ({self.adopt_within_s:g} s)" if self._door else ""
+        self.order(StopNow(reason=f"the supervisor is gone{waited}", grace_s=ABANDONED_GRACE_S))
+
+    def order(self, stop: StopNow) -> None:
+        """Take a word to stop: a later one may shorten the patience, never lengthen it."""
+        grace_s = stop.grace_s if self.stop is None else min(stop.grace_s, self.stop.grace_s)
+        self.stop = StopNow(reason=stop.reason, grace_s=grace_s)
+        self.stopping.set()
+        self.on_stop(self.stop)
 
     async def _heir(self, timeout_s: float) -> SupervisorPipe | None:
         if self._door is None:
             return None
         spec = self._spec
-        _LOG.warning(
-            "%s: the supervisor is gone; %s goes on and waits %g s for an heir", spec.run, spec.node, timeout_s
-        )
+        told = "%s: the supervisor is gone; %s goes on, and waits %g s for an heir"
+        _LOG.warning(told, spec.run, spec.node, timeout_s)
         heir = await self._door.heir(timeout_s)
         if heir is not None:
             _LOG.info("%s: the runner on %s has a supervisor again", spec.run, spec.node)

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from support.commands import Commands
 
 VICTIMS = ("runner", "supervisor", "rank")
-PATIENT = {"timeouts.restart_grace_s": 600, "timeouts.stop_grace_s": 600, "timeouts.shutdown_deadline_s": 900}
+PATIENT: dict[str, object] = {
+    "timeouts.restart_grace_s": 600,
+    "timeouts.stop_grace_s": 600,
+    "timeouts.shutdown_deadline_s": 900,
+}
+QUICK: dict[str, object] = {**PATIENT, "failure.backoff_s": 0.1}
 
 
 def kill(held: Held, victim: str, rank: int) -> None:
@@ -55,7 +60,9 @@ def test_while_scheduling(served: Commands, victim: str, attempt: int, spent: di
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_while_restarting(served: Commands, victim: str) -> None:
     # A back-off has the group released first; rank 0 will not end.
-    held = Held(served, f"restarting-{victim}", "train", "fail", "stubborn", **PATIENT, **{"failure.backoff_s": 0.1})
+    held = Held(
+        served, f"restarting-{victim}", "train", "fail", "stubborn", settings={**PATIENT, "failure.backoff_s": 0.1}
+    )
     held.reaches("restarting")
     family = held.family()
     kill(held, victim, 0)
@@ -69,7 +76,7 @@ def test_while_restarting(served: Commands, victim: str) -> None:
 
 @pytest.mark.parametrize("victim", VICTIMS)
 def test_while_shutting_down(served: Commands, victim: str) -> None:
-    held = Held(served, f"ending-{victim}", "train", "stubborn", **PATIENT)
+    held = Held(served, f"ending-{victim}", "train", "stubborn", settings=PATIENT)
     held.reaches("running")
     served.ok("abort", held.run, "--reason", "to see it end")
     held.reaches("shutting_down")

@@ -57,7 +57,7 @@ def test_how_many_nodes_there_are_is_said_once(two_nodes: Runfold, runfold: Runf
 
 
 def test_a_group_across_nodes_loses_one_of_them_and_is_placed_anew(two_nodes: Runfold) -> None:
-    held = Held(two_nodes, "lost", "train", workers=4, **{"failure.node_exclude_after": 5})
+    held = Held(two_nodes, "lost", "train", workers=4, settings={"failure.node_exclude_after": 5})
     held.reaches("running")
     assert nodes(held.status) == ["local-0", "local-0", "local-1", "local-1"]
     family = held.family()
@@ -74,7 +74,7 @@ def test_groups_are_placed_whole_or_not_at_all_and_by_priority(two_nodes: Runfol
     first = Held(two_nodes, "first", "train", workers=3)
     first.reaches("running")
     large = Held(two_nodes, "large", workers=4)
-    urgent = Held(two_nodes, "urgent", "train", workers=2, priority=5)
+    urgent = Held(two_nodes, "urgent", "train", workers=2, settings={"priority": 5})
     while "1 free" not in str(urgent.status["waiting"]):
         pass
     assert large.status["state"] == "scheduling"

@@ -37,12 +37,14 @@ def train():
 class Held:
     """A run that waits for the test: `holds` are the files that it waits for, or behaves by."""
 
-    def __init__(self, runfold: Commands, name: str, *holds: str, workers: int = 2, **settings: object) -> None:
+    def __init__(
+        self, runfold: Commands, name: str, *holds: str, workers: int = 2, settings: dict[str, object] | None = None
+    ) -> None:
         self.runfold = runfold
         self.name = name
         for hold in holds:
             (runfold.folder / f"{hold}-{name}").touch()
-        options = {"env.HOLD": name, "failure.max_failures": 1, **settings}
+        options = {"env.HOLD": name, "failure.max_failures": 1, **(settings or {})}
         words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
         runfold.write("held.py", HELD)
         self.run = runfold.ok("submit", "held.py:train", "--workers", str(workers), *words).out.strip()
