@@ -66,10 +66,13 @@ class Ears:
 
     async def close(self) -> None:
         """Hear nothing more."""
-        tasks = [task for task in (self._ticking, self._ping) if task is not None]
+        tasks: list[asyncio.Task[None] | asyncio.Task[bool]] = [
+            task for task in (self._ticking, self._ping) if task is not None
+        ]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks)
         self._ticking = self._ping = None
 
     async def attend(self, ear: RunEar, pool: str) -> RawSubscription:
