@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from runfold.config import read_settings
+from runfold.errors import RunfoldError
+from runfold.events.nats.errors import BrokerError
 from runfold.serving import ControllerPlan, SupervisorPlan
 from runfold.workers.logs import log_to_stderr
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
 _PLAN = TypeVar("_PLAN", ControllerPlan, SupervisorPlan)
+EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 READ_MAX_BYTES: Final = 4096
 
@@ -33,7 +36,12 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in roles:
         print(f"usage: python -m runfold._serve {'|'.join(roles)}", file=sys.stderr)  # noqa: T201  # nobody reads a log yet
         return EXIT_USAGE
-    return roles[arguments[0]]()
+    try:
+        return roles[arguments[0]]()
+    except (RunfoldError, BrokerError) as error:
+        # What went wrong around us, and our parent shows the end of this log: no traceback makes it clearer.
+        logging.getLogger("runfold").critical("the %s ends: %s", arguments[0], error)
+        return EXIT_FAILED
 
 
 def _controller() -> int:

@@ -6,16 +6,14 @@ import asyncio
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from runfold.config import child_environment
 from runfold.errors import ServiceError
 from runfold.serving import STOP_WORD
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LOG_TAIL_MAX_BYTES: Final = 2000
 KILL_TIMEOUT_S: Final = 5.0
@@ -150,6 +148,11 @@ class Children:
 
     def start(self) -> None:
         """Start all: they load what they need while we do other things."""
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            # Every child would fail in its turn: code is looked up from here.
+            raise ServiceError("the working directory is gone: change to one that exists") from None
         # The supervisor first: it has a process of its own to start.
         self.supervisor.start()
         for controller in self.controllers:

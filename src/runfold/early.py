@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,9 +36,12 @@ def start_early(where: Where, job: Job) -> Early:
             f"a run called {job.id} is under way, or was killed\nIts files are in {folder}; remove them if it was."
         ) from None
     children = Children(folder)
-    children.start()
     try:
+        children.start()
         return Early(children, start_broker(folder, namespace=where.settings.namespace, die_with_parent=True))
-    except BrokerStartFailed as error:
+    except (BrokerStartFailed, ServiceError, OSError) as error:
         # The children end by themselves: they were told nothing, and their pipes close with us.
-        raise ServiceError(str(error)) from error
+        shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, BrokerStartFailed):
+            raise ServiceError(str(error)) from error
+        raise

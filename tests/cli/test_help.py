@@ -118,6 +118,25 @@ def test_an_output_that_is_full_is_said(runfold: Commands) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("words", [("run", "a.py:f"), ("up",)])
+def test_a_working_directory_that_is_gone_is_said(runfold: Commands, words: tuple[str, ...]) -> None:
+    gone = runfold.folder / "gone"
+    gone.mkdir()
+    done = subprocess.run(
+        ["sh", "-c", 'rmdir "$PWD" && exec "$@"', "sh", RUNFOLD, *words],
+        cwd=gone,
+        env=runfold.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "working directory is gone" in done.stderr
+    assert not list((runfold.data / "once").glob("*"))
+    assert "Traceback" not in done.stderr
+
+
 def test_a_bad_namespace_is_said(runfold: Commands) -> None:
     done = runfold("ls", RUNFOLD_NAMESPACE="A b")
     assert done.code == 2, done.err
