@@ -1,6 +1,7 @@
 """What answers without a service: help, versions, schemas, and everything that was typed wrong."""
 
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -108,10 +109,19 @@ def test_a_data_directory_that_is_none_is_said(runfold: Commands, words: tuple[s
     assert "Traceback" not in done.err
 
 
-def test_an_output_that_is_full_is_said(runfold: Commands) -> None:
+@pytest.mark.parametrize("words", [("version",), ("version", "-o", "json"), ("schema", "job")])
+def test_an_output_that_is_full_is_said(words: tuple[str, ...]) -> None:
+    # Kept back, as to a file, and written at the end alone.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [RUNFOLD, "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+            [RUNFOLD, *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=environment,
+            text=True,
+            check=False,
+            timeout=60,
         )
     assert done.returncode == 1
     assert "No space left" in done.stderr

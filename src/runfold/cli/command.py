@@ -60,6 +60,11 @@ def run_command(name: str, module: str, words: list[str]) -> int:
     except (BrokenPipeError, _Unheard):
         silence(sys.stdout)
         return EXIT_UNHEARD
+    except OSError as error:
+        # A full disk, a directory that cannot be written or is none: nothing of ours, and the message names it.
+        silence(sys.stdout)
+        say_error(f"{error.strerror or error}{f': {error.filename}' if error.filename is not None else ''}")
+        return EXIT_FINDINGS
     return code
 
 
@@ -95,10 +100,6 @@ def _called(name: str, module: str, words: list[str]) -> int:
     except ReplayError as error:
         say_error(str(error))
         return _REPLAY_EXITS.get(type(error), EXIT_FINDINGS)
-    except OSError as error:
-        # A full disk, a directory that cannot be written or is none: nothing of ours, and the message names it.
-        say_error(f"{error.strerror or error}{f': {error.filename}' if error.filename is not None else ''}")
-        return EXIT_FINDINGS
     return 0
 
 
