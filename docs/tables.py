@@ -62,6 +62,11 @@ Read once, when a command starts; an option of the command weighs more.
 Ranks inherit the supervisor's environment, then the job's `env`. `secret_env` names variables that are taken from the
 supervisor's environment and never written down.
 
+What ranks print is kept by the broker, and archived with the run: of each rank and attempt the last 1024 batches, of at
+most 64 KiB each. The first of them hold what was printed within a quarter of a second; later ones, while little is
+printed, that of five seconds: the last 80 minutes at the least are kept of what is printed slowly. `runfold logs` says
+how many lines are no longer kept, and how many bytes were printed faster than four batches a second.
+
 ## What became of the variables of Ray Train
 
 They are not read. `runfold doctor` and the first entry of a run's log warn of each one that is set. What is named here

@@ -62,7 +62,7 @@ def of_rank_exited(item: RankExited, *, node: str, t: float, cause: Cause) -> Fa
         kind=kind,
         attempt=item.attempt,
         node=node,
-        error=ErrorInfo(type=type_, message=message + _last_line(item.last_lines), kind=kind),
+        error=ErrorInfo(type=type_, message=message + _last_words(item), kind=kind, where=item.where),
         t=t,
         cause=cause,
         rank=item.rank,
@@ -72,8 +72,10 @@ def of_rank_exited(item: RankExited, *, node: str, t: float, cause: Cause) -> Fa
     )
 
 
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
+def _last_words(item: RankExited) -> str:
+    if item.where is not None:
+        return f" at {item.where}"  # what follows in the output is the interpreter's, about itself
+    lines = item.last_lines.strip().splitlines()
     if not lines:
         return ""
     line = lines[-1].strip()

@@ -173,7 +173,8 @@ class RankFailed(RankFact, frozen=True, kw_only=True):
 class RankExited(RankFact, frozen=True, kw_only=True):
     """A rank's process is gone: exit code or signal, peak memory, last lines of its output.
 
-    `asked` says that runfold itself ended it (a restart, a stop); `returned` that its function had returned.
+    `asked` says that runfold itself ended it (a restart, a stop); `returned` that its function had returned. `where` is
+    the innermost frame of its user's code when it crashed, if its last words tell it.
     """
 
     exit_code: int | None = None
@@ -183,6 +184,7 @@ class RankExited(RankFact, frozen=True, kw_only=True):
     asked: bool = False
     returned: bool = False
     oom: bool = False
+    where: str | None = None
 
 
 class CheckpointSealed(Fact, frozen=True, kw_only=True):

@@ -29,7 +29,7 @@ class OutputBatch(Document, frozen=True, kw_only=True):
     """Lines of one rank of one attempt, numbered from 1 without a hole.
 
     `cut_bytes`: so many bytes were printed before `lines`, after the batch before, and are not kept.
-    `last`: the process is gone, nothing follows.
+    `lines_before`: how many lines the batches before it held. `last`: the process is gone, nothing follows.
     """
 
     v: int = 1
@@ -41,6 +41,7 @@ class OutputBatch(Document, frozen=True, kw_only=True):
     number: int
     lines: tuple[OutputLine, ...]
     cut_bytes: int = 0
+    lines_before: int = 0
     last: bool = False
 
 

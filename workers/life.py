@@ -365,6 +365,7 @@ class RankLife:
                 signal=ended.exit.signal,
                 peak_memory_bytes=ended.exit.peak_memory_bytes,
                 last_lines=self._outlet.last_lines(),
+                where=self._outlet.crashed_at(self.start.working_dir) if ended.exit.signal is not None else None,
                 # One that had told its end itself, and then exited, did not end because it was asked to.
                 asked=self._asked_s is not None and (ended.exit.code is None or ended.result is None),
                 returned=isinstance(ended.result, Returned),

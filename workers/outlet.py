@@ -15,6 +15,7 @@ from runfold.events.nats.errors import ApiRefused, BrokerClosed, Unanswered
 from runfold.events.nats.output import publish_output
 from runfold.events.output import OutputBatch, OutputSource
 from runfold.workers.output import OutputCut
+from runfold.workers.stacks import crashed_at
 
 OUTPUT_RETRY_S: Final = 0.5
 DRAIN_TIMEOUT_S: Final = 5.0
@@ -44,6 +45,10 @@ class Outlet:
     def last_lines(self) -> str:
         """Return the end of the output so far."""
         return self._cut.last_lines()
+
+    def crashed_at(self, working_dir: str | None) -> str | None:
+        """Return where in its user's code the process was when it crashed, if it could still write that."""
+        return crashed_at(self._cut.tail(), working_dir)
 
     async def drained(self) -> None:
         """Wait until all that is kept is with the broker, for at most `drain_timeout_s`; then stop."""

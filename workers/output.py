@@ -25,6 +25,14 @@ UNFINISHED_AFTER_S: Final = 1.0
 """A line without an end (a prompt, a progress bar) is shown after so long."""
 LINE_MAX_BYTES: Final = 8 * 1024
 """Longer lines go on in the next one, marked so."""
+SOON_MAX_COUNT: Final = 64
+"""So many batches of a process are cut as soon as they may be."""
+LINGER_S: Final = 5.0
+"""How long later ones wait to be filled: a stream keeps so many batches, however little is in them."""
+FILLED_BYTES: Final = OUTPUT_BATCH_MAX_BYTES // 4
+"""A batch of so much does not wait."""
+TAIL_MAX_BYTES: Final = 32 * 1024
+"""What is remembered of the end: the last lines, and the stacks of a crash."""
 _ENVELOPE_BYTES: Final = 1024
 _ENCODER: Final = msgspec.json.Encoder()
 
@@ -49,15 +57,17 @@ class OutputCut:
         self._waiting_bytes = 0
         self._cut_bytes = 0
         self._tail = bytearray()
+        self._lines = 0
+        self._soonest_s = 0.0
         self._next_s = 0.0
         self._ended = False
         self._said_last = False
 
     def feed(self, source: OutputSource, data: bytes, now: float, time_s: float) -> None:
         """Take what was read of one stream."""
-        self._tail += data[-LAST_LINES_MAX_BYTES:]
-        if len(self._tail) > 2 * LAST_LINES_MAX_BYTES:
-            del self._tail[:-LAST_LINES_MAX_BYTES]
+        self._tail += data[-TAIL_MAX_BYTES:]
+        if len(self._tail) > 2 * TAIL_MAX_BYTES:
+            del self._tail[:-TAIL_MAX_BYTES]
         self._waiting.append(_Piece(source, now, time_s, data))
         self._waiting_bytes += len(data)
         while self._waiting_bytes > WAITING_MAX_BYTES:
@@ -84,6 +94,10 @@ class OutputCut:
             text = text[len(text) // 8 + 1 :]
         return text
 
+    def tail(self) -> str:
+        """Return more of the end of the output than the last lines, as it is."""
+        return _text(bytes(self._tail))
+
     def wake_at(self, now: float) -> float | None:
         """Return when `batch` should be asked; None for not before more is fed."""
         if self._said_last:
@@ -93,7 +107,7 @@ class OutputCut:
         if not self._waiting:
             return None
         if any(b"\n" in piece.data for piece in self._waiting) or self._waiting_bytes >= LINE_MAX_BYTES:
-            return self._next_s
+            return self._next_s if self._waiting_bytes < FILLED_BYTES else self._soonest_s
         return max(self._next_s, self._waiting[0].read_s + UNFINISHED_AFTER_S)
 
     def batch(self, now: float) -> OutputBatch | None:
@@ -105,12 +119,14 @@ class OutputCut:
         last = self._ended and not self._waiting
         if not lines and not last:
             # Only unfinished lines: look again when they have waited long enough.
-            self._next_s = now + BATCH_EVERY_S
+            self._next_s = self._soonest_s = now + BATCH_EVERY_S
             return None
         self._number += 1
-        self._next_s = now + BATCH_EVERY_S
+        self._soonest_s = now + BATCH_EVERY_S
+        self._next_s = self._soonest_s if self._number < SOON_MAX_COUNT else now + LINGER_S
         self._said_last = last
         cut, self._cut_bytes = self._cut_bytes, 0
+        before, self._lines = self._lines, self._lines + len(lines)
         return OutputBatch(
             run=self._run,
             attempt=self._attempt,
@@ -119,6 +135,7 @@ class OutputCut:
             number=self._number,
             lines=tuple(lines),
             cut_bytes=cut,
+            lines_before=before,
             last=last,
         )
 

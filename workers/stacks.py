@@ -110,6 +110,12 @@ def _is_running(pid: int) -> bool:
     return any(_state(int(thread)) == "R" for thread in threads)
 
 
+def crashed_at(output: str, working_dir: str | None) -> str | None:
+    """Return where the user's code was when the process crashed: Python writes its stacks at the end of the output."""
+    _, crash, stacks = output.rpartition("Fatal Python error: ")
+    return where(stacks, working_dir) if crash else None
+
+
 def where(text: str, working_dir: str | None) -> str | None:
     """Return the innermost frame of the user's code in the main thread, `file:line in function`."""
     # The thread that got the signal, which is the main one unless that blocks it; else the last, which is the oldest.

@@ -18,7 +18,7 @@ GIB: Final = 1024**3
 HEADERS_MAX_BYTES: Final = 4 * 1024
 """Room for the headers, which count into a stream's `max_msg_size`."""
 DEDUPE_S: Final = 120
-OUTPUT_BATCHES_KEPT_MAX: Final = 256
+OUTPUT_BATCHES_KEPT_MAX: Final = 1024
 LOG_MAX_BYTES: Final = 4 * GIB
 JOBS_MAX_BYTES: Final = GIB // 4
 INBOX_MAX_BYTES: Final = 2 * GIB

@@ -122,7 +122,7 @@ class Result:
             for item in entry.inputs:
                 if isinstance(item, Reported) and item.metrics is not None:
                     place: dict[str, Json] = {"attempt": item.attempt, "rank": item.rank, "index": item.index}
-                    yield {**place, "time_s": entry.t, **_unpacked(item.metrics)}
+                    yield _beside({**place, "time_s": entry.t}, _unpacked(item.metrics))
 
     def keep(self, returned: bytes | None = None) -> None:
         """Put the log into the run's storage, so that `from_path` tells the same; what goes wrong is only logged."""
@@ -259,7 +259,7 @@ def _checkpoint_rows(history: History) -> Iterator[dict[str, Json]]:
         for item in entry.transitions:
             if isinstance(item, CheckpointCommitted):
                 one = kept_now.get(item.name)
-                yield {
+                row: dict[str, Json] = {
                     "name": item.name,
                     "index": item.index,
                     "attempt": item.attempt,
@@ -267,8 +267,13 @@ def _checkpoint_rows(history: History) -> Iterator[dict[str, Json]]:
                     "size_bytes": item.size_bytes,
                     "kept": one is not None,
                     "status": one.status if one is not None else None,
-                    **metrics[item.name],
                 }
+                yield _beside(row, metrics[item.name])
+
+
+def _beside(place: dict[str, Json], metrics: dict[str, Json]) -> dict[str, Json]:
+    """Return a row; a metric that is called like a column of ours is `metric.<name>`, as in exported tables."""
+    return place | {f"metric.{name}" if name in place else name: value for name, value in metrics.items()}
 
 
 def _unpacked(packed: dict[str, Json]) -> dict[str, Json]:

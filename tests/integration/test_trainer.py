@@ -37,7 +37,7 @@ def trainer(
 def report_and_return(config: dict[str, float]) -> dict[str, object]:
     rank = runfold.get_context().get_world_rank()
     for step in range(3):
-        runfold.report({"loss": config["lr"] / (step + 1), "bad": math.nan, "rank": rank})
+        runfold.report({"loss": config["lr"] / (step + 1), "bad": math.nan, "rank": rank, "index": -1})
     return {"rank": rank, "name": runfold.get_context().get_experiment_name()}
 
 
@@ -51,6 +51,7 @@ def test_a_result_holds_what_rank_0_reported_and_returned(tmp_path: Path) -> Non
     frame = result.metrics_dataframe
     assert list(frame["loss"]) == [0.5, 0.25, 0.5 / 3]
     assert list(frame["index"]) == [0, 1, 2]
+    assert list(frame["metric.index"]) == [-1, -1, -1]
 
 
 def test_a_value_that_json_cannot_say_comes_back_whole(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ from hypothesis import strategies as st
 
 from runfold.events.limits import LAST_LINES_MAX_BYTES, OUTPUT_BATCH_MAX_BYTES
 from runfold.events.output import OutputBatch, records
-from runfold.workers.output import BATCH_EVERY_S, LINE_MAX_BYTES, UNFINISHED_AFTER_S, WAITING_MAX_BYTES, OutputCut
+from runfold.workers.output import (
+    BATCH_EVERY_S,
+    FILLED_BYTES,
+    LINE_MAX_BYTES,
+    LINGER_S,
+    SOON_MAX_COUNT,
+    UNFINISHED_AFTER_S,
+    WAITING_MAX_BYTES,
+    OutputCut,
+)
 
 
 def cut() -> OutputCut:
@@ -177,3 +186,28 @@ def test_two_unfinished_lines_are_left_to_grow() -> None:
     assert output.batch(0.0) is None
     assert output.wake_at(0.0) == BATCH_EVERY_S
     assert len(texts(output.batch(UNFINISHED_AFTER_S))) == 2
+
+
+def test_slow_output_is_told_at_once_at_first_and_later_waits_for_more() -> None:
+    output, now = cut(), 0.0
+    for _ in range(SOON_MAX_COUNT):
+        output.feed("stdout", b"a line\n", now, now)
+        wake_at = output.wake_at(now)
+        assert wake_at is not None
+        assert wake_at <= now + BATCH_EVERY_S
+        now += BATCH_EVERY_S
+        assert texts(output.batch(now)) == ["a line"]
+    output.feed("stdout", b"later\n", now, now)
+    now -= BATCH_EVERY_S
+    assert output.wake_at(now) == now + BATCH_EVERY_S + LINGER_S
+    now += BATCH_EVERY_S
+    output.feed("stdout", b"x" * 99 + b"\n", now, now)
+    assert output.batch(now + BATCH_EVERY_S) is None
+    batch = output.batch(now + LINGER_S)
+    assert batch is not None
+    assert (len(batch.lines), batch.lines_before) == (2, SOON_MAX_COUNT)
+    now += LINGER_S
+    output.feed("stdout", (b"x" * 99 + b"\n") * (FILLED_BYTES // 100 + 1), now, now)
+    assert output.wake_at(now) == now + BATCH_EVERY_S
+    output.end()
+    assert output.wake_at(now) == now

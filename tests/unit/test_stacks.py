@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from runfold import workers
-from runfold.workers.stacks import where
+from runfold.workers.stacks import crashed_at, where
 
 OURS = Path(workers.__file__).parent
 
@@ -44,3 +44,16 @@ def test_without_a_frame_of_the_users_own_ours_is_told() -> None:
 def test_nothing_is_told_of_nothing() -> None:
     assert where("", None) is None
     assert where("Current thread 0x01 (most recent call first):\n  <no Python frame>\n", None) is None
+
+
+CRASH = f"""epoch 3
+Fatal Python error: Segmentation fault
+
+{TWO_THREADS.partition(chr(10) * 2)[2]}
+Extension modules: numpy.core._multiarray_umath (total: 1)
+"""
+
+
+def test_a_crash_is_told_in_the_users_own_frame() -> None:
+    assert crashed_at(CRASH, "/jobs/ada") == "job.py:9 in train"
+    assert crashed_at("epoch 3\n", "/jobs/ada") is None

@@ -54,7 +54,7 @@ class Printer:
     def __init__(self, rank: int | None, *, as_json: bool) -> None:
         self.rank = rank
         self._as_json = as_json
-        self._next: dict[tuple[int, int], int] = {}
+        self._next: dict[tuple[int, int], tuple[int, int]] = {}
         self.unheard: BrokenPipeError | None = None
 
     def take(self, data: bytes) -> None:
@@ -65,10 +65,11 @@ class Printer:
             return
         if self.rank is not None and batch.rank != self.rank:
             return
-        missing = batch.number - self._next.get((batch.attempt, batch.rank), 1)
-        self._next[batch.attempt, batch.rank] = batch.number + 1
-        if missing > 0:
-            self._note(batch, f"… {missing} batches of earlier output are no longer kept")
+        expected, told = self._next.get((batch.attempt, batch.rank), (1, 0))
+        self._next[batch.attempt, batch.rank] = (batch.number + 1, batch.lines_before + len(batch.lines))
+        if batch.number > expected:
+            lost = f"{batch.lines_before - told} lines" if batch.lines_before > told else "some lines"
+            self._note(batch, f"… {lost} of earlier output are no longer kept")
         if batch.cut_bytes:
             self._note(batch, f"… {batch.cut_bytes} bytes were printed faster than they are kept")
         for record in records(batch):

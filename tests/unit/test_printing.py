@@ -1,0 +1,41 @@
+"""What is missing of a rank's output is said in lines and bytes."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from runfold.cli.logs import Printer
+from runfold.events.output import OutputBatch, OutputLine
+
+
+def batch(number: int, *, lines_before: int = 0, cut_bytes: int = 0) -> bytes:
+    line = OutputLine(time_s=0.0, source="stdout", text=f"line {number}")
+    made = OutputBatch(
+        run="digits-1",
+        attempt=1,
+        rank=0,
+        node="local",
+        number=number,
+        lines=(line,),
+        cut_bytes=cut_bytes,
+        lines_before=lines_before,
+    )
+    return msgspec.json.encode(made)
+
+
+def test_lines_no_longer_kept_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    printer = Printer(None, as_json=False)
+    for data in (batch(3, lines_before=20), batch(4, lines_before=21), batch(6, lines_before=30, cut_bytes=7)):
+        printer.take(data)
+    notes = [line.partition("…")[2].strip() for line in capsys.readouterr().out.splitlines() if "…" in line]
+    assert notes == [
+        "20 lines of earlier output are no longer kept",
+        "8 lines of earlier output are no longer kept",
+        "7 bytes were printed faster than they are kept",
+    ]
+
+
+def test_of_older_logs_it_is_only_said_that_some_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    Printer(None, as_json=False).take(batch(3))
+    assert "some lines of earlier output are no longer kept" in capsys.readouterr().out
