@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 LOOPBACK: Final = "127.0.0.1"
 # Below the ports that systems hand to outgoing connections: one of those could hold ours after a restart,
 # and a client that retries could even connect to itself.
+PORT_LAST: Final = 65_535
 PORT_MIN: Final = 20_000
 PORT_MAX: Final = 32_767
 PORT_TRIES_MAX: Final = 64
@@ -75,6 +76,8 @@ def kept_port(folder: Path) -> int | None:
     path = port_file(folder)
     try:
         port = int(path.read_text())
+        if not 0 < port <= PORT_LAST:
+            raise ValueError(port)
     except FileNotFoundError:
         return None
     except ValueError as error:

@@ -8,7 +8,7 @@ import msgspec
 
 from runfold.events import limits
 from runfold.events.nats.api import NS_PER_S, StreamConfig
-from runfold.events.nats.errors import StreamMismatch, StreamsMissing
+from runfold.events.nats.errors import BrokerError, StreamMismatch, StreamsMissing
 from runfold.events.nats.files import write_private
 from runfold.events.nats.layout import leases_config, stream_configs
 from runfold.events.nats.names import JOBS_CONSUMER, Names
@@ -123,7 +123,13 @@ def _refuse_losses(names: Names, found: Mapping[str, StreamInfo | None], marker:
 def _read_marker(marker: Path | None) -> CreatedMarker | None:
     if marker is None or not marker.exists():
         return None
-    return msgspec.json.decode(marker.read_bytes(), type=CreatedMarker)
+    try:
+        return msgspec.json.decode(marker.read_bytes(), type=CreatedMarker)
+    except msgspec.DecodeError as error:
+        raise BrokerError(
+            f"{marker} is damaged ({error}); nothing was created. It says which log of runs belongs here: put it back "
+            f"from a copy, or remove it to take the log that is in the store for the right one"
+        ) from error
 
 
 def _differences(configs: list[StreamConfig], found: Mapping[str, StreamInfo | None]) -> list[str]:

@@ -106,6 +106,15 @@ def test_kept_port_in_use_by_a_stranger_is_said(tmp_path: Path) -> None:
     start_broker(tmp_path).stop()
 
 
+@pytest.mark.parametrize("data", [b"", b"x", b"\xff", b"-1", b"0", b"65536", b"9" * 5000])
+def test_a_kept_port_that_is_none_is_said(tmp_path: Path, data: bytes) -> None:
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    (folder / "port").write_bytes(data)
+    with pytest.raises(BrokerStartFailed, match="holds no port number"):
+        start_broker(tmp_path)
+
+
 def test_killed_server_starts_again(tmp_path: Path) -> None:
     broker = start_broker(tmp_path)
     broker.process.kill()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from runfold.events.nats.errors import StreamMismatch, StreamsMissing
+from runfold.events.nats.errors import BrokerError, StreamMismatch, StreamsMissing
 from runfold.events.nats.layout import leases_config, stream_configs
 from runfold.events.nats.names import Names
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
@@ -92,6 +92,15 @@ async def test_lost_store_is_never_made_anew(broker: BrokerForTest) -> None:
     for config in stream_configs(names):
         await api.connection.request(f"$JS.API.STREAM.DELETE.{config.name}", b"", timeout_s=ANSWER_TIMEOUT_S)
     with pytest.raises(StreamsMissing, match="the store is empty now"):
+        await broker.provision()
+    broker.running.created_marker.unlink()
+    await broker.provision()
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b"\xff", b"[]", b"{}"])
+async def test_a_damaged_marker_is_said_and_creates_nothing(broker: BrokerForTest, data: bytes) -> None:
+    broker.running.created_marker.write_bytes(data)
+    with pytest.raises(BrokerError, match=r"created\.json is damaged"):
         await broker.provision()
     broker.running.created_marker.unlink()
     await broker.provision()
