@@ -81,7 +81,8 @@ class Broker:
         self._net, self._truth, self._dice = net, truth, dice
         self._inboxes: dict[str, list[Follower[Delivered]]] = {}
         self._watchers: list[tuple[str | None, Follower[Shown]]] = []
-        self._listeners: dict[str, list[Callable[[bytes], None]]] = {}
+        self._listeners: list[tuple[list[str], Callable[[str, bytes], None]]] = []
+        self.deaths_count = 0
         self._shown: dict[str, Shown] = {}
         self._shown_count = self._cells_count = 0
         self._unsynced: dict[str, tuple[bytes | None, int]] = {}
@@ -91,6 +92,7 @@ class Broker:
     def die(self) -> None:
         """Be gone: leases are, and what was not yet on the disk; everybody's connection breaks."""
         self._net.down.add(BROKER)
+        self.deaths_count += 1
         self.memory.leases.forget()
         for run, (data, sequence) in self._unsynced.items():
             status = self.memory.of(run).status
@@ -255,17 +257,18 @@ class Broker:
 
         return look
 
-    def listen(self, run: str, hear: Callable[[bytes], None]) -> None:
-        """Let somebody hear what is said of a run and not kept."""
-        self._listeners.setdefault(run, []).append(hear)
+    def listen(self, subjects: str, hear: Callable[[str, bytes], None]) -> Callable[[], None]:
+        """Let somebody hear what is said on some subjects and not kept; return what ends it."""
+        listener = (subjects.split("."), hear)
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
 
-    def silence(self, run: str, hear: Callable[[bytes], None]) -> None:
-        """Let somebody hear no more."""
-        self._listeners[run].remove(hear)
-
-    def listeners(self, run: str) -> list[Callable[[bytes], None]]:
-        """Return who hears what is said of a run."""
-        return list(self._listeners.get(run, ()))
+    def say(self, subject: str, data: bytes) -> None:
+        """Let those hear it who listen now."""
+        tokens = subject.split(".")
+        for wanted, hear in list(self._listeners):
+            if len(wanted) == len(tokens) and all(one in ("*", two) for one, two in zip(wanted, tokens, strict=True)):
+                hear(subject, data)
 
     def _followers(self) -> Iterable[Follower[Delivered] | Follower[Shown]]:
         for followers in self._inboxes.values():

@@ -70,9 +70,25 @@ class SimConnection:
             await asyncio.sleep(LOOK_EVERY_S)
         return True
 
+    @property
+    def generation(self) -> int:
+        """How often it was lost."""
+        return self._net.breaks.get(self._who.name, 0) + self._broker.deaths_count
+
+    dropped_count = 0
+    """Nothing is dropped here that the connection knows of."""
+
+    async def ready(self, timeout_s: float) -> None:
+        """Ask the broker whether it is there."""
+        try:
+            await self._net.ask(self._who, lambda: None, timeout_s=timeout_s)
+        except NoAnswer as error:
+            raise Unanswered("PING", str(error)) from error
+
     async def publish(self, subject: str, data: bytes) -> None:
-        """Say something that is not kept; nobody here hears it."""
-        self._net.steps += 1
+        """Say something that is not kept."""
+        await self._who.awake()
+        self._net.tell(self._who.name, BROKER, lambda: self._broker.say(subject, data))
 
     async def request(
         self, subject: str, data: bytes, *, headers: Mapping[str, str] | None, timeout_s: float
@@ -93,19 +109,18 @@ class SimConnection:
         return Message("", msgspec.json.encode({"stream": "RUNFOLD_INBOX", "seq": sequence}))
 
     async def subscribe(self, subject: str, callback: Callable[[RawMessage], Awaitable[None]]) -> RawSubscription:
-        """Hear what is said of a run and not kept."""
-        run = subject.split(".")[2]
+        """Hear what is said and not kept."""
         loop = asyncio.get_running_loop()
 
-        def deliver(data: bytes) -> None:
+        def deliver(subject: str, data: bytes) -> None:
             if self._who.alive:
                 self._who.run(lambda: _keep(loop.create_task(_call(callback, Message(subject, data)))))
 
-        def hear(data: bytes) -> None:
-            self._net.tell(BROKER, self._who.name, lambda: deliver(data))
+        def hear(subject: str, data: bytes) -> None:
+            if self._who.alive:
+                self._net.tell(BROKER, self._who.name, lambda: deliver(subject, data))
 
-        self._broker.listen(run, hear)
-        return Subscription(lambda: self._broker.silence(run, hear))
+        return Subscription(self._broker.listen(subject, hear))
 
     async def unsubscribe(self, subscription: RawSubscription) -> None:
         """Hear no more."""

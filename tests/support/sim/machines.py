@@ -186,9 +186,10 @@ def draw_job(world: World, run: str) -> Job:
         scaling=ScalingConfig(num_workers=min(dice.randint(*scenario.workers), most)),
         failure=FailureConfig(
             max_failures=dice.randint(*scenario.max_failures),
+            max_hangs=scenario.max_hangs,
             controller_failure_limit=5,
             backoff_s=dice.choice((0.0, 0.0, 0.5)),
         ),
-        timeouts=Timeouts(adopt_within_s=scenario.adopt_within_s),
+        timeouts=Timeouts(adopt_within_s=scenario.adopt_within_s, progress_timeout_s=scenario.progress_timeout_s),
         priority=dice.choice((0, 0, 1)),
     )

@@ -29,6 +29,8 @@ class Net:
     def __init__(self, dice: random.Random, messages: Messages) -> None:
         self.steps = 0
         self.down: set[str] = set()
+        self.breaks: dict[str, int] = {}
+        """How often each one's connection to the broker has broken."""
         self.dice = dice
         self._cuts: dict[frozenset[str], int] = {}
         self._late_s = messages.late_s
@@ -43,6 +45,7 @@ class Net:
         """Let nothing pass between two."""
         pair = frozenset((one, other))
         self._cuts[pair] = self._cuts.get(pair, 0) + 1
+        self.breaks[one] = self.breaks.get(one, 0) + 1
 
     def mend(self, one: str, other: str) -> None:
         """Take one cut back."""

@@ -85,11 +85,17 @@ async def _play(scenario: Scenario, seed: int) -> Outcome:
 async def _ends(world: World, user: User) -> float:
     """Wait until every run is over, or it has taken too long."""
     deadline = world.now + END_WITHIN_S
-    while world.now < deadline and not all(_over(world, run) for run in user.jobs):
-        await asyncio.sleep(LOOK_EVERY_S)
+    await _all_over(world, user, deadline)
     ended_s = world.now
     await asyncio.sleep(QUIET_S)
+    # Somebody who hears late of an end may look once more after the run.
+    await _all_over(world, user, deadline)
     return ended_s
+
+
+async def _all_over(world: World, user: User, deadline: float) -> None:
+    while world.now < deadline and not all(_over(world, run) for run in user.jobs):
+        await asyncio.sleep(LOOK_EVERY_S)
 
 
 def _over(world: World, run: str) -> bool:

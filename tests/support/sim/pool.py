@@ -185,6 +185,7 @@ class SimSupervisor(Supervisor):
         self._look()
         watch_assignments(self.process, self._world.net, self._world.broker, self._hear)
         self.process.spawn(self._look_on(), "look")
+        self.process.spawn(self._beat(), "beat")
         await self._turns()
 
     def _open(self, assignment: Assignment) -> Desk:

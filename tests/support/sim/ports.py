@@ -9,6 +9,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from runfold.controller.ears import Ears, RunEar
+from runfold.controller.liveness import Heard
 from runfold.controller.ports import Delivered, JobDelivery, Renewal, RunPorts, Unavailable
 from runfold.events.assignment import Assignment
 from runfold.events.beats import Folded
@@ -19,6 +21,7 @@ from runfold.events.status import Status
 from support.memory_leases import MemoryLease
 from support.memory_ports import InboxReader
 from support.sim.broker import Broker, QueuedJob, done
+from support.sim.connection import SimConnection
 from support.sim.net import Follower, Net, NoAnswer
 from support.sim.process import Process
 from support.sim.truth import Truth
@@ -40,6 +43,8 @@ class SimPorts:
         self.who, self.net, self.broker, self.truth = who, net, broker, truth
         self.jobs = _Jobs(self)
         self.owners = _Bucket(self)
+        self._link = SimConnection(who, net, broker)
+        self.ears = Ears(self._link.real())
 
     def lease(self, controller: str) -> _Lease:
         """Return its lease."""
@@ -54,6 +59,7 @@ class SimPorts:
             status=_Told(self, run),
             snapshots=_Snapshots(self, run),
             say_folded=self._say_folded(run),
+            ear=_Ear(self.ears.run(run)),
         )
 
     async def generation(self, run: str) -> int:
@@ -70,15 +76,10 @@ class SimPorts:
 
     def _say_folded(self, run: str) -> Callable[[bytes], Awaitable[None]]:
         async def say(data: bytes) -> None:
-            await self.who.awake()
             folded = msgspec.json.decode(data, type=Folded)
             self.truth.leaves(self.who.boot, run, "folded", folded.n, None)
 
-            def pass_on() -> None:
-                for hear in self.broker.listeners(run):
-                    hear(data)
-
-            self.net.tell(self.who.name, "broker", pass_on)
+            await self._link.publish(self._link.names.subjects.folded(run), data)
 
         return say
 
@@ -205,6 +206,19 @@ class _Told:
             head = document.head
             ports.truth.leaves(ports.who.boot, self._run, "the status", head.n, head.hash)
         return await ports.ask(lambda: ports.broker.tell_status(self._run, data, last_sequence))
+
+
+class _Ear:
+    """A run's beats, and its pool's."""
+
+    def __init__(self, ear: RunEar) -> None:
+        self._ear = ear
+
+    async def open(self, pool: str, on_tick: Callable[[Heard, float], None]) -> None:
+        await self._ear.open(pool, on_tick)
+
+    async def close(self) -> None:
+        await self._ear.close()
 
 
 class _Snapshots:

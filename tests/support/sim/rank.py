@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from runfold.events.beats import RankBeat, RankPhase
 from runfold.events.facts import RankExited, RankFailed, RankReturned, RankStarted, Reported
 from runfold.events.failures import FailureKind
 from runfold.events.transitions import RankLaid
@@ -50,6 +51,8 @@ class SimRank:
         self._killed = False
         self._told = False
         self._returned = False
+        self._entered = False
+        self._index = -1
         self._fate = draw_fate(world)
         self._task: asyncio.Task[None] | None = None
         world.mates((runner.run, attempt)).append(self)
@@ -65,6 +68,12 @@ class SimRank:
             asked_s=self._asked_s,
             killed=self._killed,
         )
+
+    @property
+    def beat(self) -> RankBeat:
+        """It at a glance."""
+        phase: RankPhase = "exited" if self.over else "running" if self._entered else "waiting"
+        return RankBeat(rank=self.rank, phase=phase, index=self._index)
 
     def begin(self) -> None:
         """Start it."""
@@ -111,12 +120,14 @@ class SimRank:
             self._ended(1, None)
             return
         await world.all_loaded(runner.run, self.attempt, self._world_size)
+        self._entered = True
         world.truth.enters(runner.run, self.attempt, self.rank)
         for index in range(fate.reports):
             await asyncio.sleep(dice.uniform(*world.scenario.ranks.step_s))
             await self._meets()
             if fate.trouble is not None and index == fate.fails_at:
                 break
+            self._index = index
             runner.say(
                 Reported,
                 self.attempt,
@@ -127,6 +138,8 @@ class SimRank:
             )
         if fate.trouble is not None:
             self._fails(fate.trouble)
+            if fate.trouble == "hang":
+                await asyncio.Event().wait()
             return
         self._told = self._returned = True
         runner.say(RankReturned, self.attempt, rank=self.rank, life=self._laid.life, reports=fate.reports)
@@ -156,6 +169,8 @@ class SimRank:
                 self._ended(None, SIGSEGV)
             case "oom":
                 self._ended(None, SIGKILL, oom=True)
+            case "hang":
+                return
         for mate in self._world.mates((self._runner.run, self.attempt)):
             if mate is not self and self._world.net.happens(MATES_NOTICE):
                 wait_s = self._world.dice.uniform(*MATES_NOTICE_S)

@@ -32,6 +32,10 @@ def explains(harm: Harm, failure: Failure) -> bool:
             return harm.kind == "notice"
         case "placement":
             return harm.kind in ("starved", "notice")
+        case "hang":
+            return harm.kind == "rank" and (harm.attempt, harm.rank) == (failure.attempt, failure.rank)
+        case "node":
+            return harm.kind == "silent" and harm.node in ("", failure.node)
         case "rendezvous":
             return harm.kind == "cut" and harm.attempt == failure.attempt
         case "start_timeout":

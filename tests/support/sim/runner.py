@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import msgspec
 
 from runfold.events.assignment import Assignment
+from runfold.events.beats import RankBeat
 from runfold.events.config import Timeouts
 from runfold.events.facts import AnyFact, Fact, PlaceOffer, RunnerReady
 from runfold.events.transitions import RankLaid
-from runfold.workers.pipe import EXIT_TAKEN, StopNow
+from runfold.workers.group import RankGroup
+from runfold.workers.pipe import EXIT_TAKEN, RunnerSpec, StopNow
 from runfold.workers.places import Place
 from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Held, Leave, Ordered, StartRank, plan
 from runfold.workers.pools.local import Demand
+from runfold.workers.pulse import beat
 from runfold.workers.runner import EXIT_DONE, LEAVE_TIMEOUT_S, REPORT_FLUSH_S
 from support.sim.connection import SimConnection, SimFacts, watch_assignments
 from support.sim.process import Process
@@ -112,6 +115,8 @@ class SimRunner:
         self.say(RunnerReady, self.attempt, node=self.node, addr="127.0.0.1", port=4000)
         watch_assignments(self.process, world.net, world.broker, self._hear, self.run)
         self.process.spawn(self._listen(), "listen")
+        spec = cast("RunnerSpec", self)
+        self.process.spawn(beat(link.real(), spec, facts, cast("RankGroup", self)), "beat")
         await self._turns()
         for rank in list(self.ranks.values()):
             rank.end(kill=True)
@@ -159,6 +164,15 @@ class SimRunner:
         rank = SimRank(self._world, self, attempt, laid, self._world_size)
         self.ranks[laid.rank] = rank
         rank.begin()
+
+    @property
+    def source(self) -> str:
+        """The name that it speaks under."""
+        return self.node
+
+    def beats(self, now: float) -> tuple[RankBeat, ...]:
+        """Return every rank at a glance."""
+        return tuple(rank.beat for rank in self.ranks.values())
 
     @property
     def hub(self) -> str:

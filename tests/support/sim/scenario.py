@@ -35,7 +35,7 @@ Trouble = Literal[
     "archive_fails",
     "archiver_dies",
 ]
-RankTrouble = Literal["user", "exit", "vanish", "signal", "oom", "load"]
+RankTrouble = Literal["user", "exit", "vanish", "signal", "oom", "load", "hang"]
 Range = tuple[float, float]
 
 
@@ -87,6 +87,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: tuple[int, int] = (4, 8)
     max_failures: tuple[int, int] = (0, 3)
     adopt_within_s: float = 60.0
+    progress_timeout_s: float | None = None
+    max_hangs: int = 1
     archives: float = 0.0
     """How likely there is an archiver."""
     aborts: float = 0.0

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from runfold.workers.facts import Facts
     from support.sim.runner import SimRunner
 
-HarmKind = Literal["rank", "runner", "notice", "starved", "late", "cut"]
+HarmKind = Literal["rank", "runner", "notice", "starved", "late", "cut", "silent"]
 
 
 @dataclass(frozen=True)

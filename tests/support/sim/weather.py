@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Final
 
+from runfold.events.config import Timeouts
 from support.sim.machines import ControllerSeat, PoolSeat, User
 from support.sim.net import BROKER
 from support.sim.process import Process
@@ -16,6 +17,7 @@ from support.sim.truth import Death, Harm
 from support.sim.world import USER, World
 
 OF_THE_MIX: Final = Spell(every_s=1.0, lasts_s=(0.5, 8.0))
+LOST_AFTER_S: Final = Timeouts().lost_after_s
 HOUR_S: Final = 3600.0
 STRAY: Final = b'{"v": 1, "run": "somebody", "n": 4, "prev": "0"}'
 
@@ -95,10 +97,13 @@ class Weather:
 
     async def _lasts(self, spell: Spell, mend: Callable[[], None]) -> None:
         """Wait for as long as a trouble lasts, and mend it; all is mended when calm comes first."""
+        await self._lasts_so_long(self._world.dice.uniform(*spell.lasts_s), mend)
+
+    async def _lasts_so_long(self, lasts_s: float, mend: Callable[[], None]) -> None:
         self._mends_count += 1
         key = self._mends_count
         self._mends[key] = mend
-        await asyncio.sleep(self._world.dice.uniform(*spell.lasts_s))
+        await asyncio.sleep(lasts_s)
         if self._mends.pop(key, None) is not None:
             mend()
 
@@ -207,9 +212,13 @@ class Weather:
     async def _cut_off(self, spell: Spell, name: str) -> None:
         net, broker = self._world.net, self._world.broker
         self._world.truth.note(f"{name} is cut off")
+        lasts_s = self._world.dice.uniform(*spell.lasts_s)
+        if lasts_s >= LOST_AFTER_S and name in self._world.nodes:
+            for run in self._user.jobs:
+                self._world.truth.harm(Harm(run, "silent", 0, name))
         net.cut(name, BROKER)
         broker.disturb()
-        await self._lasts(spell, lambda: net.mend(name, BROKER))
+        await self._lasts_so_long(lasts_s, lambda: net.mend(name, BROKER))
 
     async def _nodes_are_cut_off(self, spell: Spell) -> None:
         """Let two machines not see each other, while both see the broker."""
