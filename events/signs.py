@@ -20,9 +20,12 @@ def silent(draft: Draft, item: SilenceConcluded) -> None:
     if source is None or item.incarnation not in (0, source.incarnation):
         return
     draft.silences[item.source] = item.silence_s or None
-    group = draft.group
-    lost = [place for place in group.places if place.source == item.source and not place.lost] if group else []
-    if group is None or not item.lost or not lost:
+    group, before = draft.group, draft.state.group
+    # Lost by an earlier entry: what this one says of the group may stand in any order.
+    known = {place.source for place in before.places if place.lost} if before is not None else set[str]()
+    known |= {other.node for other in group.failures if other.kind == "node"} if group is not None else set()
+    lost = [place for place in group.places if place.source == item.source] if group else []
+    if group is None or not item.lost or not lost or known & {lost[0].source, lost[0].node}:
         return
     draft.lose(frozenset({item.source}))
     draft.fail(

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from runfold.events.base import Moment
-from runfold.events.conclusions import MessageMalformed
+from runfold.events.conclusions import MessageMalformed, SilenceConcluded
 from runfold.events.config import FailureConfig
 from runfold.events.draft import Draft
 from runfold.events.entry import AnyInput
@@ -230,3 +230,18 @@ def test_a_run_without_a_group_has_nothing_to_lose() -> None:
 
 def test_no_notice_leaves_nothing_to_cancel() -> None:
     assert cancelled(None, ("n",)) is None
+
+
+def test_a_silence_and_a_release_in_one_entry_may_stand_in_either_order() -> None:
+    found: list[int] = []
+    for turned in (False, True):
+        run = Run(2, nodes=("node-a", "node-b")).running()
+        lost = SilenceConcluded(source="node-a", silence_s=60.0, lost=True, reason="silent")
+        said: list[AnyInput] = [lost, run.released()]
+        run.says(*(reversed(said) if turned else said))
+        found.append(run.group.failed)
+    assert found == [2, 2]
+    run = Run(1).running()
+    lost = SilenceConcluded(source="local", silence_s=60.0, lost=True, reason="silent")
+    run.says(lost, lost)
+    assert run.group.failed == 1
