@@ -140,8 +140,8 @@ def test_order_is_kept_whatever_the_mode(rank: Rank, gate: threading.Event) -> N
     session.report({"n": 2}, checkpoint=rank.saved(name="b"), checkpoint_upload_mode=ASYNC)
     session.report({"n": 3})
     later = threading.Thread(target=lambda: session.report({"n": 4}, checkpoint=rank.saved(name="c")))
-    later.start()
     assert rank.hears() == Uploading("checkpoint_000010_2", 0)
+    later.start()
     gate.set()
     reports = [rank.report() for _ in range(5)]
     later.join(PATIENCE_S)
