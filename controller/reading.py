@@ -14,12 +14,11 @@ from runfold.events.base import Json, Origin
 from runfold.events.conclusions import MessageMalformed
 from runfold.events.entry import AnyInput
 from runfold.events.facts import AnyFact, CheckpointSealed, FactMessage, RankReturned, Reported, TaskEnded
-from runfold.events.limits import FACT_MESSAGE_MAX_BYTES, VALUE_DEPTH_MAX_COUNT
+from runfold.events.limits import FACT_MESSAGE_MAX_BYTES, REQUEST_MAX_BYTES, VALUE_DEPTH_MAX_COUNT
 from runfold.events.requests import REQUEST_VERBS, AnyRequest, Request
 from runfold.events.strict import Refused, decode_strict
 from runfold.events.subjects import FactSubject, RequestSubject, Subjects
 
-REQUEST_MAX_BYTES: Final = 16 * 1024
 REQUEST_ID_MAX_COUNT: Final = 128
 """Longest id of a request, in characters: the state keeps many of them."""
 

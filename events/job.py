@@ -107,7 +107,11 @@ def check_run_id(run: str) -> None:
 def check_job(job: Job) -> None:
     """Raise `Refused` when a job made in Python could not be published."""
     _check(job)
-    if (size := len(encode_job(job))) > JOB_MAX_BYTES:
+    try:
+        size = len(encode_job(job))
+    except UnicodeEncodeError as error:
+        raise Refused("$", f"holds half a character, which no message can: {error.object!r}") from None
+    if size > JOB_MAX_BYTES:
         raise Refused("$", f"{size} bytes, more than job_max_bytes ({JOB_MAX_BYTES})")
 
 

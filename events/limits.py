@@ -16,6 +16,7 @@ CONFIG_INLINE_MAX_BYTES: Final = 64 * 1024
 REFUSAL_EXCERPT_MAX_BYTES: Final = 1024
 REFUSAL_PATH_MAX_CHARS: Final = 256
 REFUSAL_REASON_MAX_CHARS: Final = 1024
+REQUEST_MAX_BYTES: Final = 16 * 1024
 REQUEST_DEPTH_MAX_COUNT: Final = 64
 """Levels of objects and lists in a request, a job included; each value in it may have `VALUE_DEPTH_MAX_COUNT`."""
 OUTPUT_BATCH_MAX_BYTES: Final = 64 * 1024

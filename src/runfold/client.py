@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.brokerhealth import broker_trouble
-from runfold.errors import NoAnswerError, NotAcceptedError, NotFoundError, UnreachableError
+from runfold.errors import NoAnswerError, NotAcceptedError, NotFoundError, UnreachableError, UsageError
 from runfold.events.job import RUN_ID, check_job, encode_job, job_digest
-from runfold.events.limits import REQUEST_TIMEOUT_S
+from runfold.events.limits import REQUEST_MAX_BYTES, REQUEST_TIMEOUT_S
 from runfold.events.nats.api import Api
 from runfold.events.nats.connection import connect
 from runfold.events.nats.consume import Follower
@@ -135,12 +135,17 @@ class Client:
         """Publish a request, and again with the same id, until the status shows its answer; return the answer.
 
         Raises:
+            UsageError: no controller would take it, so large is it; nothing was published.
             NotFoundError: the service knows no such run; nothing was published.
             NotAcceptedError: the controller refused it.
             NoAnswerError: no answer in time; the request stands on the broker and may still be done.
         """
         import asyncio
 
+        if (size := len(msgspec.json.encode(request))) > REQUEST_MAX_BYTES:
+            raise UsageError(
+                f"the request is {size} bytes, more than request_max_bytes ({REQUEST_MAX_BYTES}); nothing was published"
+            )
         before = await self.status(run)
         if before is None:
             raise NotFoundError(f"the service knows no run {run!r}")

@@ -128,6 +128,16 @@ def test_an_output_that_is_full_is_said(words: tuple[str, ...]) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("run", "\udcff.py:f"), ("run", "a.py:f", "--name", "\udcff"), ("run", "a.py:f", "--set", "env.A=\udcff")]
+)
+def test_bytes_that_are_no_text_are_usage(runfold: Commands, words: tuple[str, ...]) -> None:
+    done = runfold(*words)
+    assert done.code == 2, done.err
+    assert "Traceback" not in done.err
+    assert not (runfold.data / "once").exists()
+
+
 @pytest.mark.parametrize("words", [("run", "a.py:f"), ("up",)])
 def test_a_working_directory_that_is_gone_is_said(runfold: Commands, words: tuple[str, ...]) -> None:
     gone = runfold.folder / "gone"

@@ -108,6 +108,8 @@ def test_watch_as_json_gives_a_status_a_line(user: Commands) -> None:
 
 def test_abort_is_acknowledged_with_who_and_why(user: Commands) -> None:
     run = user.ok("submit", "jobs.py:wait", "--workers", "2").out.strip()
+    large = user("abort", run, "--reason", "x" * 20_000)
+    assert (large.code, "request_max_bytes" in large.err) == (2, True)
     assert "accepted" in user.ok("abort", run, "--reason", "seen enough").out
     assert user("watch", run).code == 3
     status = user.ok("get", run, "-o", "json").document

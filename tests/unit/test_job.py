@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 
 from runfold.events.job import Job, check_job, decode_job, encode_job, job_digest, resolve_job
@@ -54,6 +55,12 @@ def test_what_is_no_job_is_refused_with_the_path_of_the_offender(data: bytes, pa
         decode_job(data)
     assert refusal.value.path == path
     assert words in refusal.value.reason
+
+
+@pytest.mark.parametrize("field", [{"name": "\udcff"}, {"config": {"a": "\udcff"}}, {"env": {"A": "\udcff"}}])
+def test_a_job_made_in_python_must_be_text(field: dict[str, object]) -> None:
+    with pytest.raises(Refused, match="half a character"):
+        check_job(msgspec.structs.replace(Job(entrypoint="module:train"), **field))
 
 
 @pytest.mark.parametrize(

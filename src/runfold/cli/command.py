@@ -50,6 +50,7 @@ NodesOption = Annotated[
     int, typer.Option("--nodes", metavar="N", help="Nodes that this machine shows, a runner each.", show_default=True)
 ]
 NODES_MAX_COUNT: Final = 64
+SHOWN_MAX_COUNT: Final = 200
 
 
 def run_command(name: str, module: str, words: list[str]) -> int:
@@ -97,6 +98,10 @@ def _called(name: str, module: str, words: list[str]) -> int:
     except BrokerError as error:
         say_error(str(error))
         return EXIT_UNREACHABLE
+    except UnicodeEncodeError as error:
+        # Bytes of the command line that are no UTF-8 cannot stand in any message, whatever option they came by.
+        say_error(f"this is no UTF-8, and cannot be recorded: {error.object[:SHOWN_MAX_COUNT]}")
+        return EXIT_USAGE
     except ReplayError as error:
         say_error(str(error))
         return _REPLAY_EXITS.get(type(error), EXIT_FINDINGS)
