@@ -46,7 +46,9 @@ def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     yield from field("goodput", goodput_words(story.goodput), look)
     yield from _setbacks(story.setbacks, look)
     yield from _incidents(story, look)
-    yield from field("budgets", "; ".join(map(_budget, story.budgets)), look)
+    budgets = [_budget(one) for one in story.budgets if one.spent or (one.left is not None and one.limit > 0)]
+    if budgets:
+        yield from field("budgets", "; ".join(budgets), look)
     for warning in story.warnings:
         yield from field("warning", safe(warning), look, "yellow")
     if story.skipped:
@@ -112,7 +114,7 @@ def _budget(budget: BudgetLeft) -> str:
 
 def headline(error: RowError) -> str:
     """Return an error on one line."""
-    line = f"{error.type}: {error.message}".partition("\n")[0]
+    line = (f"{error.type}: {error.message}" if error.message else error.type).partition("\n")[0]
     return line if len(line) <= 200 else line[:199] + "…"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import traceback
 from pathlib import Path
 from typing import Final
@@ -48,13 +49,17 @@ def _kind(error: BaseException, loading: bool) -> FailureKind:
         return "load"
     if isinstance(error, SystemExit):
         return "exit"
+    if isinstance(error, MemoryError):
+        return "oom"
     return "peer" if isinstance(error, CollectiveError) else "user"
 
 
 def _type_name(error: BaseException) -> str:
     kind = type(error)
     name = kind.__qualname__.rpartition("<locals>.")[2]
-    return name if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{name}"
+    # Our own errors are told by their bare names, like those of Python.
+    bare = kind.__module__ in ("builtins", "__main__") or kind.__module__.startswith("runfold.")
+    return name if bare else f"{kind.__module__}.{name}"
 
 
 def _message(error: BaseException) -> str:
@@ -64,7 +69,17 @@ def _message(error: BaseException) -> str:
             text = f"the training function called sys.exit({'' if error.code is None else repr(error.code)})"
         else:
             text = str(error)
+    if isinstance(error, MemoryError) and captured.error is None:
+        return "; ".join(part for part in (text, _memory_limit()) if part)
     return text if captured.error is None else f"(its __str__ raised {type(captured.error).__name__})"
+
+
+def _memory_limit() -> str:
+    """Return which limit stood in the way of more memory, if one is set: the interpreter's own error does not say."""
+    limit_bytes = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit_bytes == resource.RLIM_INFINITY:
+        return ""
+    return f"its address space is limited to {limit_bytes // 1024**2} MiB (RLIMIT_AS)"
 
 
 def _clean(text: str) -> str:

@@ -44,7 +44,9 @@ def ending_text(state: RunState) -> str:
 
 def failure_text(failure: Failure) -> str:
     """Return one failure: whose, what, where in the user's code, and its traceback if there is one."""
-    who = f"rank {failure.rank}" if failure.rank is not None else f"node {failure.node}"
+    who = (
+        f"rank {failure.rank}" if failure.rank is not None else f"node {failure.node}" if failure.node else "the group"
+    )
     lines = [f"{who} failed in attempt {failure.attempt}: {failure.error.headline}"]
     if failure.error.where:
         lines.append(f"  at {failure.error.where}")
@@ -55,18 +57,21 @@ def failure_text(failure: Failure) -> str:
 
 
 def budgets_text(state: RunState) -> str:
-    """Return what is spent and left of each budget."""
+    """Return what is spent and left of each budget that was touched or has a limit; nothing when there is none."""
+    told = {name: budget for name, budget in state.budgets.items() if budget.spent or budget.limit > 0}
+    if not told:
+        return ""
     return "budgets: " + "; ".join(
         f"{name} {budget.spent}, unlimited"
         if budget.limit < 0
         else f"{name} {budget.spent} of {budget.limit}, {max(0, budget.limit - budget.spent)} left"
-        for name, budget in state.budgets.items()
+        for name, budget in told.items()
     )
 
 
 def _finished(state: RunState) -> str:
     ranks = state.group.num_workers if state.group is not None else 0
-    done = f"{_count(ranks, 'rank')}, {_count(state.attempt, 'attempt')}, {_count(state.reports, 'report')}"
+    done = f"{counted(ranks, 'rank')}, {counted(state.attempt, 'attempt')}, {counted(state.reports, 'report')}"
     lines = [f"{state.run} finished in {state.t:.1f} s: {done}"]
     if state.metrics:
         lines.append(f"last metrics: {metrics_text(state.metrics)}")
@@ -84,13 +89,17 @@ def _errored(state: RunState, failure: Failure | None) -> str:
         lines.append(f"also: {failure_text(other).partition(chr(10))[0]}")
     if len(others) > OTHERS_SHOWN_MAX:
         lines.append(f"also: {len(others) - OTHERS_SHOWN_MAX} more")
-    lines.append(f"{state.run} errored after {state.t:.1f} s, attempt {state.attempt}: {state.phase.reason}")
-    return "\n".join([*lines, budgets_text(state), _story(state)])
+    # What failed was said above.
+    reason = state.phase.reason if failure is None else state.phase.reason.replace(f": {failure.error.headline}", "")
+    lines.append(f"{state.run} errored after {state.t:.1f} s, attempt {state.attempt}: {reason}")
+    budgets = budgets_text(state)
+    return "\n".join([*lines, *([budgets] if budgets else []), _story(state)])
 
 
 def _story(state: RunState) -> str:
     return f"its story: runfold replay {state.run}"
 
 
-def _count(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return `1 rank` or `2 ranks`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from runfold.events.base import Json
 
 _FILES: Final = (".toml", ".json")
+_NO_FILES: Final = (".yaml", ".yml")
+_TEXTS: Final = ("env", "labels")
+"""Fields that map names to text: what is typed for one of them is taken as it stands."""
 
 
 def job_from(
@@ -35,11 +38,16 @@ def job_from(
     """Return the job that a command line asks for; an id is made when none is given.
 
     `target` is a job file (TOML or JSON) or an entry point; `settings` are `path=value` with JSON values, a value that
-    is no JSON being text. Raises `UsageError` naming the option or the path of the offender.
+    is no JSON being text. `working_dir` is where the code is looked for, unless the job file says where, seen from
+    there. Raises `UsageError` naming the option or the path of the offender.
     """
     fields: dict[str, object] = {"entrypoint": target}
-    if target.endswith(_FILES):
+    if is_job_file(target):
         fields = _read_file(Path(target))
+        if working_dir is not None and isinstance(own := fields.get("working_dir"), str):
+            fields["working_dir"] = str(Path(working_dir) / own)
+    if name == "":
+        raise UsageError("--name: is empty\nNothing was published.")
     if workers is not None:
         _put(fields, "scaling.num_workers", workers)
     for setting in settings:
@@ -58,6 +66,27 @@ def job_from(
     return complete(fields)
 
 
+def is_job_file(target: str) -> bool:
+    """Say whether a target is a job file; raise `UsageError` for a file of a kind that is none."""
+    if target.endswith(_NO_FILES):
+        raise UsageError(f"{target}: job files are {' or '.join(_FILES)}\nNothing was published.")
+    return target.endswith(_FILES)
+
+
+def check_file(job: Job, base: Path | None = None) -> None:
+    """Raise `UsageError` when a job's code is a file that is not there, as seen from `base` or from here."""
+    source = job.entrypoint.rpartition(":")[0]
+    if not source.endswith(".py"):
+        return
+    try:
+        here = base or Path.cwd()
+    except FileNotFoundError:
+        return  # the directory is gone, which is told where the run would start
+    path = here / (job.working_dir or ".") / source
+    if not path.is_file():
+        raise UsageError(f"entry point {job.entrypoint!r}: there is no file {path}\nNothing was published.")
+
+
 def changed(job: Job, settings: Iterable[str]) -> Job:
     """Return a job with settings changed, as in `job_from`."""
     fields: dict[str, object] = {**msgspec.to_builtins(job), "config": unpack(dict(job.config))}
@@ -69,6 +98,7 @@ def changed(job: Job, settings: Iterable[str]) -> Job:
 def complete(fields: Mapping[str, object]) -> Job:
     """Return the job of these fields with a name and an id; raise `UsageError` with the path of the offender."""
     filled = dict(fields)
+    _check_texts(filled)
     named = filled.get("name") if "storage_name" not in filled else None
     filled["name"] = filled.get("name") or _name_of(str(filled.get("entrypoint", "")))
     filled["id"] = filled.get("id") or new_run_id(str(filled["name"]))
@@ -81,6 +111,14 @@ def complete(fields: Mapping[str, object]) -> Job:
         raise UsageError(f"this is no job: {error.path}: {error.reason}\nNothing was published.") from error
     except (Unencodable, TypeError) as error:
         raise UsageError(f"this is no job: {error}\nNothing was published.") from error
+
+
+def _check_texts(fields: Mapping[str, object]) -> None:
+    for name in _TEXTS:
+        texts = fields.get(name)
+        for key, value in cast("dict[str, object]", texts).items() if isinstance(texts, dict) else ():
+            if not isinstance(value, str):
+                raise UsageError(f"this is no job: $.{name}.{key}: must be text, not {value!r}\nNothing was published.")
 
 
 def _read_file(path: Path) -> dict[str, object]:
@@ -112,11 +150,16 @@ def setting_of(text: str) -> tuple[str, Json]:
 
 
 def _set(fields: dict[str, object], setting: str) -> None:
-    _put(fields, *setting_of(setting))
+    path, value = setting_of(setting)
+    if path.partition(".")[0] in _TEXTS and "." in path:
+        value = setting.partition("=")[2]
+    _put(fields, path, value)
 
 
 def _put(fields: dict[str, object], path: str, value: object) -> None:
     *parents, last = path.split(".")
+    if "" in (*parents, last):
+        raise UsageError(f"--set {path}: a part of the path is empty")
     place = fields
     for parent in parents:
         inner = place.setdefault(parent, {})

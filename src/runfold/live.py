@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from runfold.events.facts import Reported
-from runfold.explain import metrics_text
-from runfold.progress import decided_lines
+from runfold.explain import counted, metrics_text
+from runfold.progress import decided_lines, last_reason
 from runfold.replay.escape import safe
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class LiveProgress:
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False)
         self._state: RunState | None = None
+        self._reason = ""
         self._beats: dict[int, RankBeat] = {}
         self._reported: deque[float] = deque(maxlen=RATE_SAMPLES_MAX)
         self._heard_at_s = time.monotonic()
@@ -71,7 +72,8 @@ class LiveProgress:
         self._state = state
         now = self._heard_at_s = time.monotonic()
         self._reported.extend(now for item in entry.inputs if isinstance(item, Reported))
-        lines = list(decided_lines(entry))
+        lines = list(decided_lines(entry, self._reason))
+        self._reason = last_reason(entry, self._reason)
         if lines:
             self._live.refresh()  # what stands below must not be older than what scrolls by
         for line in lines:
@@ -99,7 +101,7 @@ class LiveProgress:
         elapsed_s = state.t + time.monotonic() - self._heard_at_s
         name = type(state.phase).__name__.lower()
         rate = self._rate()
-        text = f"{state.run}  {name}  attempt {state.attempt}  {elapsed_s:.0f} s  {state.reports} reports"
+        text = f"{state.run}  {name}  attempt {state.attempt}  {elapsed_s:.0f} s  {counted(state.reports, 'report')}"
         return Text(f"{text}, {rate:.1f} a second" if rate else text, style="bold")
 
     def _rate(self) -> float:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 from runfold.events.base import Value
 from runfold.events.facts import Reported
 from runfold.events.transitions import ControllerChanged, FailureDecided, RequestAccepted, RunAccepted, StateChanged
-from runfold.explain import metrics_text
+from runfold.explain import counted, metrics_text
 from runfold.replay.escape import safe
 from runfold.unheard import print_lasting
 
@@ -38,9 +38,11 @@ class Line(Value, frozen=True):
         return f"{self.t:9.3f} s  {self.about:<13} {safe(self.text)}".rstrip()
 
 
-def decided_lines(entry: Entry) -> Iterator[Line]:
-    """Yield what an entry decided, as far as somebody who watches wants to know; a reason is said once."""
-    reason = ""
+def decided_lines(entry: Entry, reason: str = "") -> Iterator[Line]:
+    """Yield what an entry decided, as far as somebody who watches wants to know.
+
+    A reason is said once; `reason` is what was said last.
+    """
     for transition in entry.transitions:
         again = transition.reason == reason
         if (said := _said(transition)) is not None:
@@ -49,10 +51,16 @@ def decided_lines(entry: Entry) -> Iterator[Line]:
             reason = transition.reason
 
 
+def last_reason(entry: Entry, before: str) -> str:
+    """Return the reason that was said last, after an entry."""
+    reasons = [transition.reason for transition in entry.transitions if _said(transition) is not None]
+    return reasons[-1] if reasons else before
+
+
 def _said(transition: AnyTransition) -> tuple[str, str] | None:
     match transition:
         case RunAccepted(job=job):
-            return "accepted", f"{job.id}: {job.entrypoint} on {job.scaling.max_workers} ranks"
+            return "accepted", f"{job.id}: {job.entrypoint} on {counted(job.scaling.max_workers, 'rank')}"
         case StateChanged(to_state="shutting_down" as state, next=next_state, reason=reason):
             return state, f"then {next_state}: {reason}"
         case StateChanged(to_state=state, reason=reason):
@@ -89,12 +97,14 @@ class PlainProgress:
         self._allowed_at_s = time.monotonic()
         self._held: Line | None = None
         self._left_out = 0
+        self._reason = ""
 
     def entry(self, told: Told) -> None:
         """Print what the entry says."""
         for line in report_lines(told.entry):
             self._report(line)
-        decided = list(decided_lines(told.entry))
+        decided = list(decided_lines(told.entry, self._reason))
+        self._reason = last_reason(told.entry, self._reason)
         if decided:
             self._flush()
         for line in decided:
@@ -118,7 +128,7 @@ class PlainProgress:
         """Print the newest report held back, and how many before it were not printed."""
         if self._held is None:
             return
-        more = f"  ({self._left_out} reports before it not shown)" if self._left_out else ""
+        more = f"  ({counted(self._left_out, 'report')} before it not shown)" if self._left_out else ""
         self._print(f"{self._held}{more}")
         self._held, self._left_out = None, 0
 

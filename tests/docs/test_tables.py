@@ -5,6 +5,7 @@ import importlib.util
 import msgspec
 import pytest
 
+from runfold.cli import main
 from runfold.events.job import Job
 from runfold.peer import INSTEAD
 from support.sources import ROOT
@@ -24,6 +25,14 @@ def written(name: str) -> str:
 @pytest.mark.parametrize("name", PAGES)
 def test_generated_pages_are_up_to_date(name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == written(name), "run: python docs/tables.py"
+
+
+def test_the_replay_of_the_readme_is_what_the_command_prints(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert main(["replay", "tests/golden/golden-digits-retry.jsonl"]) == 0
+    assert f"golden-digits-retry.jsonl\n\n{capsys.readouterr().out}```" in (ROOT / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("variable", INSTEAD)

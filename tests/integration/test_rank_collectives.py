@@ -102,5 +102,5 @@ async def test_a_rank_that_is_gone_is_named_to_those_that_wait_for_it(
     group = await Group(spawner, start_of(tmp_path), world_size=2).start()
     ends = await group.wait()
     error = failed(ends[0].result).error
-    assert (error.type, error.kind) == ("runfold.workers.errors.CollectivePeerError", "peer")
+    assert (error.type, error.kind) == ("CollectivePeerError", "peer")
     assert says in error.message

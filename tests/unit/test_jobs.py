@@ -10,7 +10,7 @@ import pytest
 from runfold.errors import UsageError
 from runfold.events.job import RUN_ID
 from runfold.ids import new_run_id
-from runfold.jobs import job_from
+from runfold.jobs import check_file, job_from
 
 
 @pytest.mark.parametrize(
@@ -90,3 +90,48 @@ def test_a_file_that_is_no_job_is_named(tmp_path: Path, text: str) -> None:
         file.write_text(text, encoding="utf-8")
         with pytest.raises(UsageError):
             job_from(str(file))
+
+
+def test_what_is_text_is_taken_as_it_stands() -> None:
+    job = job_from("a.py:f", settings=["env.OMP_NUM_THREADS=4", "labels.trial=1", "env.EMPTY="])
+    assert job.env == {"OMP_NUM_THREADS": "4", "EMPTY": ""}
+    assert job.labels == {"trial": "1"}
+
+
+def test_what_is_no_text_in_a_file_is_named_by_its_key(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('entrypoint = "a.py:f"\n[env]\nTHREADS = 4\n', encoding="utf-8")
+    with pytest.raises(UsageError, match=r"\$\.env\.THREADS: must be text, not 4"):
+        job_from(str(file))
+
+
+def test_a_job_files_working_directory_is_seen_from_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('entrypoint = "a.py:f"\n', encoding="utf-8")
+    assert job_from(str(file), working_dir=str(tmp_path)).working_dir == str(tmp_path)
+    file.write_text('entrypoint = "a.py:f"\nworking_dir = "code"\n', encoding="utf-8")
+    assert job_from(str(file), working_dir=str(tmp_path)).working_dir == str(tmp_path / "code")
+    assert job_from(str(file)).working_dir == "code"
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "settings", "said"),
+    [
+        ("job.yaml", None, [], "job files are .toml or .json"),
+        ("a.py:f", "", [], "--name: is empty"),
+        ("a.py:f", None, ["config.=3"], "a part of the path is empty"),
+        ("a.py:f", None, ["env.=3"], "a part of the path is empty"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(target: str, name: str | None, settings: list[str], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        job_from(target, name=name, settings=settings)
+
+
+def test_a_file_that_is_not_there_is_told_before_anything_is_published(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("", encoding="utf-8")
+    check_file(job_from("a.py:f"), tmp_path)
+    check_file(job_from("some.module:f"), tmp_path)
+    check_file(job_from("a.py:f", working_dir=str(tmp_path)), Path("/"))
+    with pytest.raises(UsageError, match=r"there is no file .*nope\.py\nNothing was published"):
+        check_file(job_from("nope.py:f"), tmp_path)

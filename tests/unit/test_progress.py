@@ -16,7 +16,7 @@ from runfold.events.facts import Reported
 from runfold.events.failures import ErrorInfo, Failure, FailureKind
 from runfold.events.fold import fold
 from runfold.events.state import Aborted, Errored, RunState
-from runfold.explain import ending_text, metrics_text
+from runfold.explain import budgets_text, counted, ending_text, metrics_text
 from runfold.follow import Told
 from runfold.live import LiveProgress
 from runfold.progress import REPORT_LINES_BURST_MAX, Line, PlainProgress, progress
@@ -163,3 +163,12 @@ def test_errors_survive_pickling() -> None:
     error = WorkerGroupError("bad", {1: "worse"}, result_of(final()))
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.worker_failures, again.result.run) == ("bad", {1: "worse"}, "golden-digits-retry")
+
+
+def test_a_budget_nobody_touched_and_nobody_limited_is_not_told() -> None:
+    assert "unlimited" not in budgets_text(final())
+
+
+@pytest.mark.parametrize(("number", "said"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
+def test_what_is_counted_agrees_with_its_number(number: int, said: str) -> None:
+    assert counted(number, "rank") == said

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.show import print_json, print_text, table
 from runfold.events.refusal import JobRefused
-from runfold.explain import metrics_text, value_text
+from runfold.explain import counted, metrics_text, value_text
 from runfold.locate import find
 from runfold.runs import find_status, service_trouble
 
@@ -41,12 +41,12 @@ def command(
 def status_text(status: Status) -> str:
     """Return a status for people."""
     lines = [f"{status.run}  {status.state} since {status.since}", f"  {status.reason}"]
-    facts = [f"attempt {status.attempt}", f"{status.world_size} ranks", f"{status.t:.1f} s"]
+    facts = [f"attempt {status.attempt}", counted(status.world_size, "rank"), f"{status.t:.1f} s"]
     lines.append("  " + ", ".join(facts))
     if status.waiting:
         lines.append(f"  waiting: {status.waiting}")
     if status.error is not None:
-        who = f"rank {status.error.rank}" if status.error.rank is not None else f"node {status.error.node}"
+        who = f"rank {status.error.rank}" if status.error.rank is not None else status.error.node or "the group"
         where = f" at {status.error.where}" if status.error.where else ""
         message = value_text(status.error.message.partition("\n")[0], MESSAGE_CHARS_MAX)
         lines.append(f"  first cause: {who}, {status.error.kind}: {status.error.type}: {message}{where}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runfold.jobs import job_from
+from runfold.jobs import check_file, is_job_file, job_from
 
 if TYPE_CHECKING:
     from runfold.events.job import Job
@@ -48,8 +48,11 @@ def job_of(
     A service found on this machine is told to look for the code here; one named by its address may stand on another
     machine, and has its own working directory.
     """
+    on_this_machine = service is None or service.local
     here = str(Path.cwd()) if service is not None and service.local else None
-    return job_from(
+    if is_job_file(target) and on_this_machine:
+        here = str(Path(target).parent.absolute())
+    job = job_from(
         target,
         workers=workers,
         settings=settings or (),
@@ -57,3 +60,6 @@ def job_of(
         working_dir=here,
         requested_by=where.settings.user,
     )
+    if on_this_machine:
+        check_file(job)
+    return job
