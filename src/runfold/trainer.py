@@ -21,6 +21,7 @@ from runfold.result import result_of
 from runfold.run import Order, run_job
 from runfold.runconfig import RunConfig
 from runfold.unheard import print_lasting
+from runfold.validation import ValidationConfig
 from runfold.workers.payload import pickle_any
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from runfold.locate import Where
     from runfold.result import Result
     from runfold.run import Outcome
-    from runfold.validation import ValidationConfig
     from runfold.workers.data import DataConfig
 
 
@@ -58,6 +58,13 @@ class Trainer:
         dataset_config: DataConfig | None = None,
         validation_config: ValidationConfig | None = None,
     ) -> None:
+        for name, value, kind in (
+            ("scaling_config", scaling_config, ScalingConfig),
+            ("run_config", run_config, RunConfig),
+            ("backend_config", backend_config, BackendConfig),
+            ("validation_config", validation_config, ValidationConfig),
+        ):
+            _check_class(name, value, kind)
         self._function = train_loop_per_worker
         self._run_config = run_config or RunConfig()
         self._parcels = parcels = Parcels()
@@ -175,6 +182,11 @@ class Trainer:
             "priority": given.priority,
         }
         return complete(fields)
+
+
+def _check_class(name: str, value: object, kind: type) -> None:
+    if value is not None and not isinstance(value, kind):
+        raise UsageError(f"{name}: must be a runfold.{kind.__name__}, not {type(value).__name__}")
 
 
 def _check_function(function: object) -> None:
