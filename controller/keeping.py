@@ -382,10 +382,11 @@ def doubt(state: RunState, group: Group, cause: Cause) -> tuple[AnyTransition, .
     )
     if len(counts) == 1 or not names:
         return ()
+    fewest = listed([f"rank {rank.rank}" for rank in group.ranks if rank.index + 1 == min(counts)])
     reason = (
-        f"the ranks returned after different counts of reports ({min(counts)} to {max(counts)}): the files of several "
-        f"ranks in {listed(list(names))} may not belong together; report equally often in every rank, or name the "
-        "directory by checkpoint_dir_name"
+        f"the ranks returned after different counts of reports ({min(counts)} to {max(counts)}, fewest: {fewest}): "
+        f"the files of several ranks in {listed(list(names))} may not belong together; report equally often in every "
+        "rank, or name the directory by checkpoint_dir_name"
     )
     task = Task(id=DOUBT, kind=DOUBT, arguments={"names": list(names)})
     return (

@@ -84,7 +84,7 @@ class ErrorInfo(Value, frozen=True, kw_only=True):
     @property
     def headline(self) -> str:
         """The error on one line, at most 200 characters."""
-        line = f"{self.type}: {self.message}".strip().partition("\n")[0]
+        line = (f"{self.type}: {self.message}" if self.message else self.type).strip().partition("\n")[0]
         return line if len(line) <= 200 else line[:199] + "…"
 
 

@@ -189,7 +189,8 @@ def _telling(item: AnyTransition) -> bool:
     if isinstance(item, ControllerChanged):
         return item.epoch > 1
     if isinstance(item, TaskClosed):
-        return item.outcome != "done"
+        # What ranks that hang are doing: which of them wait, and for whom.
+        return item.outcome != "done" or item.task_kind == "stacks"
     if isinstance(item, CheckpointValidated):
         return item.outcome != "validated"
     return isinstance(item, _TELLING) or (isinstance(item, FailureDecided) and item.decision == "noop")

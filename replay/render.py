@@ -41,7 +41,7 @@ def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     when = "after" if story.ended else "so far"
     text = f"{state} {when} {seconds(story.duration_s)}  ({', '.join(counts)})"
     yield from wrapped("", f"{look.paint(safe(story.run), 'bold')}  {text}", look, FIELD_INDENT)
-    yield from field("of", f"{safe(story.entrypoint)}, accepted {safe(story.accepted_at)}", look)
+    yield from field("of", f"{safe(entry_words(story.entrypoint, story.name))}, accepted {safe(story.accepted_at)}", look)
     yield from field("because", safe(story.reason), look)
     yield from field("goodput", goodput_words(story.goodput), look)
     yield from _setbacks(story.setbacks, look)

@@ -160,13 +160,18 @@ class Checkpoint:
             try:
                 got = self.files.get(there, here)
             except FileNotFoundError:
-                raise CheckpointDamagedError(f"{self.path}: {file.path} is missing; its manifest names it") from None
+                raise CheckpointDamagedError(f"{self._named}: {file.path} is missing; its manifest names it") from None
             if self.verify and file.path != METADATA and got != (file.size, file.sha256):
                 here.unlink(missing_ok=True)
                 raise CheckpointDamagedError(
-                    f"{self.path}: {file.path} is not what rank {file.rank} uploaded: {got[0]} bytes with SHA-256 "
+                    f"{self._named}: {file.path} is not what rank {file.rank} uploaded: {got[0]} bytes with SHA-256 "
                     f"{got[1][:12]}…, the manifest says {file.size} and {file.sha256[:12]}…"
                 )
+
+    @property
+    def _named(self) -> str:
+        """The run's storage and the checkpoint, as logs name them: where the storage stands differs by machine."""
+        return "/".join(self.path.rstrip("/").split("/")[-2:])
 
     def _download_all(self, target: Path) -> None:
         found = [name for name in self.files.find(self.path) if not name.startswith(f"{INNER}/")]

@@ -208,7 +208,7 @@ def test_given_different_counts_after_a_checkpoint_of_several_ranks_then_it_is_i
     run.finishing()
     doubted = run.the(CheckpointsDoubted)
     assert doubted.names == (FIRST,)
-    assert "different counts of reports (1 to 2)" in doubted.reason
+    assert "different counts of reports (1 to 2, fewest: rank 1)" in doubted.reason
     assert run.the(TaskOrdered).task.kind == "doubt"
     assert doubted.reason in status(run.state, run.head, AT).warnings
     assert run.state.checkpoints.kept[0].doubtful

@@ -207,4 +207,5 @@ def test_policies_have_names_for_the_log() -> None:
 
 def test_a_headline_is_one_line_of_at_most_200_characters() -> None:
     assert ErrorInfo(type="E", message="a\nb", kind="user").headline == "E: a"
+    assert ErrorInfo(type="E", message="", kind="user").headline == "E"
     assert len(ErrorInfo(type="E", message="x" * 500, kind="user").headline) == 200

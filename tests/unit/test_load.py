@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import resource
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -176,3 +177,13 @@ def test_frames_over_the_limit_are_refused_on_both_sides() -> None:
         frame(bytes(11), 10)
     with pytest.raises(ConnectionError, match="over the limit of 10 bytes"):
         list(FrameSplitter(10).feed(frame(bytes(11), 11)))
+
+
+@pytest.mark.parametrize(
+    ("limit", "said"),
+    [(resource.RLIM_INFINITY, ""), (512 * 1024**2, "its address space is limited to 512 MiB (RLIMIT_AS)")],
+)
+def test_an_error_for_want_of_memory_names_the_limit(monkeypatch: pytest.MonkeyPatch, limit: int, said: str) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
+    info, _ = describe(MemoryError())
+    assert (info.kind, info.message) == ("oom", said)
