@@ -147,9 +147,11 @@ def spread(values: list[float]) -> str:
 
 async def main() -> int:
     """Measure everything and print the table; 1 when a figure is over its limit."""
+    import bearing
     import replaying
 
-    figures = [cold(), *(Figure(**vars(row)) for row in await replaying.rows())]
+    rows = [*await replaying.rows(), *await bearing.rows()]
+    figures = [cold(), *(Figure(**vars(row)) for row in rows)]
     async with measures.bench() as started:
         figures.append(await starts(started))
         restart, where = await restarts(started)

@@ -19,7 +19,7 @@ from runfold.events.state import RunState
 from runfold.events.transitions import RunAccepted
 
 CHECKED_AT_ONCE_COUNT: Final = 1000
-CHECK_REST_S: Final = 0.05
+CHECK_REST_S: Final = 0.2
 """How long the check of a log's beginning rests after so many entries: runs come first."""
 
 

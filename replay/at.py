@@ -11,6 +11,7 @@ from runfold.controller.timers import running_timers
 from runfold.events.base import Document, Value
 from runfold.events.conclusions import Timer
 from runfold.events.edges import IllegalEdge
+from runfold.events.entry import Entry
 from runfold.events.fold import fold
 from runfold.events.state import RunState
 from runfold.replay.errors import BadMoment, CannotRead
@@ -100,13 +101,18 @@ def state_at(history: History, when: When | str | int) -> Snapshot:
     if state is None:
         raise CannotRead(f"{history.target} holds no entry")
     link = history.links[n]
+    return shown_state(state, link.entry, link.hash, last=n == head.n)
+
+
+def shown_state(state: RunState, entry: Entry, digest: str, *, last: bool) -> Snapshot:
+    """Return the state after an entry as it is shown; `last`: no entry follows."""
     return Snapshot(
-        run=history.run,
-        n=n,
-        t=link.entry.t,
-        at=link.entry.at,
-        hash=link.hash,
-        last=n == head.n,
+        run=entry.run,
+        n=entry.n,
+        t=entry.t,
+        at=entry.at,
+        hash=digest,
+        last=last,
         timers=tuple(RunningTimer(timer=timer, due_t=due_t) for timer, due_t in running_timers(state)),
         state=state,
     )

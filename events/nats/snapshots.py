@@ -21,18 +21,24 @@ class RunSnapshots:
         self._api = Api(connection)
         self._stream = connection.names.stream_of(connection.names.snapshots_bucket)
 
-    async def newest(self, up_to_n: int | None = None) -> list[bytes]:
-        """Return the newest ones, the newest first: at most one that is replaced again and again, and one that stays.
+    async def newest(self) -> list[bytes]:
+        """Return the newest one: that which is replaced again and again, or else one that stays."""
+        cell = await self._cells.get(f"{self._run}.{TAIL}")
+        if cell is not None and cell.data is not None:
+            return [cell.data]
+        found = [await self.get(n) for n in (await self.numbers())[-1:]]
+        return [data for data in found if data is not None]
 
-        With `up_to_n` only one that stays, of no later entry.
-        """
+    async def numbers(self) -> list[int]:
+        """Return the entries after which a snapshot stays, in order."""
         subjects = await self._api.subjects(self._stream, self._cells.subject(f"{self._run}.*")) or {}
-        keys = {self._cells.key(subject).rpartition(".")[2] for subject in subjects}
-        numbers = [int(key) for key in keys if key.isdecimal()]
-        wanted = [TAIL] if TAIL in keys and up_to_n is None else []
-        wanted += [str(n) for n in sorted(numbers) if up_to_n is None or n <= up_to_n][-1:]
-        cells = [await self._cells.get(f"{self._run}.{key}") for key in wanted]
-        return [cell.data for cell in cells if cell is not None and cell.data is not None]
+        keys = (self._cells.key(subject).rpartition(".")[2] for subject in subjects)
+        return sorted(int(key) for key in keys if key.isdecimal())
+
+    async def get(self, n: int) -> bytes | None:
+        """Return the snapshot that was kept after an entry; None when there is none."""
+        cell = await self._cells.get(f"{self._run}.{n}")
+        return None if cell is None else cell.data
 
     async def put(self, key: str, data: bytes) -> None:
         """Keep a snapshot in the place of the one before under that key."""

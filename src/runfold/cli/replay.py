@@ -14,6 +14,7 @@ from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, 
 from runfold.cli.show import print_text
 from runfold.errors import UsageError
 from runfold.locate import find
+from runfold.moments import live_state_at
 from runfold.replay.at import moment_of, state_at
 from runfold.replay.render import render_story, render_timeline
 from runfold.replay.screen import on_screen
@@ -72,11 +73,12 @@ def command(
         early = kept_story(where, target, LONG_ENTRIES_MIN_COUNT)
         if early is not None:
             _show_header(early, full=full)
-    history = asyncio.run(open_history(where, target))
     if at is not None:
-        snapshot = state_at(history, at)
+        snapshot = asyncio.run(live_state_at(where, target, at))
+        snapshot = snapshot or state_at(asyncio.run(open_history(where, target)), at)
         show_json(snapshot) if output == "json" else show_lines(render_snapshot(snapshot, look(full=full)))
         return
+    history = asyncio.run(open_history(where, target))
     told = story(history)
     if early is not None and told != msgspec.structs.replace(early, skipped=told.skipped, trouble=told.trouble):
         say_error("the story kept beside the archive is not what its entries tell: what follows is")
