@@ -74,7 +74,7 @@ async def test_different_collectives_are_an_error_that_names_both(spawner: Spawn
     group = await Group(spawner, start_of(tmp_path), world_size=2).start()
     for end in await group.wait():
         error = failed(end.result).error
-        assert (error.type, error.kind) == ("runfold.workers.errors.CollectiveMismatchError", "peer")
+        assert (error.type, error.kind) == ("CollectiveMismatchError", "peer")
         assert "barrier #1" in error.message
         assert "all_gather #1" in error.message
 

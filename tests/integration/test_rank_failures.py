@@ -49,7 +49,7 @@ async def test_an_error_raised_by_a_call_of_ours_ends_in_the_users_frame(spawner
     write_job(tmp_path, "def train():\n    runfold.report({'loss': object()})\n")
     end, _ = await run_one(spawner, start_of(tmp_path))
     error = failed(end.result).error
-    assert error.type == "runfold.workers.errors.MetricsError"
+    assert error.type == "MetricsError"
     assert "metrics.loss" in error.message
     assert error.where == "job.py:3 in train"
 
@@ -230,7 +230,7 @@ async def test_what_cannot_be_loaded_is_told_as_such(
 async def test_a_working_directory_that_is_missing_is_told(spawner: Spawner, tmp_path: Path) -> None:
     end, _ = await run_one(spawner, start_of(tmp_path / "gone"))
     error = failed(end.result).error
-    assert (error.kind, error.type) == ("load", "runfold.workers.errors.LoadError")
+    assert (error.kind, error.type) == ("load", "LoadError")
     assert "gone cannot be entered" in error.message
 
 
