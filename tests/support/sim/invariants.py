@@ -18,6 +18,7 @@ from runfold.events.state import Errored, Finished, RunState
 from runfold.events.transitions import AttemptStarted, FailureDecided, RequestAccepted, RequestRefused, StateChanged
 from runfold.replay.audit import audit
 from runfold.replay.history import History, KnownHead
+from runfold.replay.unarchive import read_archive, read_last
 from runfold.replay.verify import verify
 from support.sim.play import QUIET_S, Outcome
 from support.sim.reasons import some_late, unexplained, was_late
@@ -214,6 +215,19 @@ def nothing_without_a_reason(outcome: Outcome, run: str, history: History) -> Fi
     yield from unexplained(outcome.world.truth, run, history)
 
 
+def archived(outcome: Outcome, run: str, history: History) -> Findings:
+    """An archive holds the log whole, byte for byte, and is closed: whatever the archiver went through."""
+    if not outcome.world.has_archive or not history.links:
+        return
+    store = outcome.archiver.store(run)
+    kept = read_archive(store)
+    if [link.data for link in kept.history.links] != [link.data for link in history.links] or kept.history.damages:
+        yield f"{len(kept.history.links)} of {len(history.links)} entries are archived; {kept.history.trouble}"
+    last = read_last(store)
+    if last is None or last.head != history.head:
+        yield "the archive is not closed"
+
+
 def clock_is_true(outcome: Outcome, run: str, history: History) -> Findings:
     """The run's clock never runs ahead of time by more than the gaps of its take-overs may add."""
     if history.links:
@@ -236,6 +250,7 @@ ALWAYS: Final[tuple[Callable[[Outcome, str, History], Findings], ...]] = (
     requests_answered_once,
     nothing_without_a_reason,
     clock_is_true,
+    archived,
 )
 
 # --- in some scenarios

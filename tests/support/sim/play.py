@@ -15,6 +15,7 @@ from runfold.events.assignment import Assignment
 from runfold.events.status import Status
 from runfold.replay.history import History
 from runfold.replay.source import read_log
+from support.sim.archiver import ArchiverSeat
 from support.sim.machines import ControllerSeat, PoolSeat, User
 from support.sim.process import CURRENT, owned_task, simulated_time
 from support.sim.scenario import Scenario
@@ -25,6 +26,7 @@ from support.virtual import run_virtual
 END_WITHIN_S: Final = 600.0
 """How long after all is calm the last run may end: start-up, stop and back-off take their time."""
 LOOK_EVERY_S: Final = 0.5
+ARCHIVED_WITHIN_S: Final = 10.0
 QUIET_S: Final = 3.0
 """How long it is still listened after the last run has ended: nothing may be said any more."""
 
@@ -37,6 +39,7 @@ class Outcome:
     seed: int
     world: World
     user: User
+    archiver: ArchiverSeat
     histories: dict[str, History]
     statuses: dict[str, Status | None]
     ended_s: float
@@ -66,20 +69,27 @@ async def _play(scenario: Scenario, seed: int) -> Outcome:
     world = make_world(scenario, seed)
     controllers = [ControllerSeat(world, f"ctl-{k}") for k in range(world.dice.randint(*scenario.controllers))]
     pool, user = PoolSeat(world), User(world)
-    weather = Weather(world, controllers, pool, user)
+    archiver = ArchiverSeat(world)
+    weather = Weather(world, controllers, pool, user, archiver)
     weather.begin()
     for controller in controllers:
         controller.start()
     pool.start()
     user.begin()
+    if world.has_archive:
+        archiver.start()
     await asyncio.sleep(scenario.calm_s)
     weather.calm()
     ended_s = await _ends(world, user)
     histories = {run: await read_log(world.broker.of(run).log.log, run) for run in user.jobs}
-    for seat in controllers:
-        seat.die()
+    if world.has_archive:
+        await asyncio.sleep(ARCHIVED_WITHIN_S)
+    for controller in controllers:
+        controller.die()
     pool.die()
-    return Outcome(scenario, seed, world, user, histories, {run: user.status(run) for run in user.jobs}, ended_s)
+    archiver.die()
+    statuses = {run: user.status(run) for run in user.jobs}
+    return Outcome(scenario, seed, world, user, archiver, histories, statuses, ended_s)
 
 
 async def _ends(world: World, user: User) -> float:

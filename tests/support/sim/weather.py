@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Final
 
 from runfold.events.config import Timeouts
+from support.sim.archiver import ArchiverSeat
 from support.sim.machines import ControllerSeat, PoolSeat, User
 from support.sim.net import BROKER
 from support.sim.process import Process
@@ -25,8 +26,11 @@ STRAY: Final = b'{"v": 1, "run": "somebody", "n": 4, "prev": "0"}'
 class Weather:
     """The troubles of a world. `calm` ends all of them, and starts again whoever is dead."""
 
-    def __init__(self, world: World, controllers: list[ControllerSeat], pool: PoolSeat, user: User) -> None:
+    def __init__(
+        self, world: World, controllers: list[ControllerSeat], pool: PoolSeat, user: User, archiver: ArchiverSeat
+    ) -> None:
         self._world, self._controllers, self._pool, self._user = world, controllers, pool, user
+        self._archiver = archiver
         self._process = world.process("weather")
         self._mends: dict[int, Callable[[], None]] = {}
         self._mends_count = 0
@@ -51,6 +55,8 @@ class Weather:
             "clock_jumps": self._clock_jumps,
             "stray_in_log": self._stray_in_log,
             "log_is_damaged": self._log_is_damaged,
+            "archive_fails": self._archive_fails,
+            "archiver_dies": self._archiver_dies,
             "user_is_cut_off": lambda spell: self._cut_off(spell, USER),
         }
 
@@ -77,6 +83,8 @@ class Weather:
             controller.kept = True
             controller.start()
         self._pool.start()
+        if self._world.has_archive:
+            self._archiver.start()
         world.truth.note("all is calm")
 
     async def _haunt(self, trouble: Trouble, spell: Spell) -> None:
@@ -174,6 +182,24 @@ class Weather:
     async def _inbox_is_lost(self, spell: Spell) -> None:
         run = self._world.dice.choice(list(self._user.jobs))
         self._world.broker.lose_inbox(run)
+
+    async def _archive_fails(self, spell: Spell) -> None:
+        stores = [self._archiver.store(run) for run in self._user.jobs]
+        for store in stores:
+            store.fails = True
+
+        def mend() -> None:
+            for store in stores:
+                store.fails = False
+
+        await self._lasts(spell, mend)
+
+    async def _archiver_dies(self, spell: Spell) -> None:
+        """Let it die at one of its next writes, or where it stands."""
+        self._world.archiver_mortality = 0.3
+        await self._lasts(spell, lambda: setattr(self._world, "archiver_mortality", 0.0))
+        self._archiver.die()
+        self._archiver.start()
 
     # --- the pool
 

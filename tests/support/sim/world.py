@@ -43,6 +43,9 @@ class World:
     is_calm: bool = False
     fails: float = 0.0
     """How likely a rank fails in an attempt."""
+    has_archive: bool = False
+    archiver_mortality: float = 0.0
+    """How likely the archiver dies before a write."""
     boots: int = 0
     _mates: dict[tuple[str, int], list[SimRank]] = field(default_factory=dict)
     _loaded: dict[tuple[str, int], list[asyncio.Event]] = field(default_factory=dict)
@@ -92,5 +95,6 @@ def make_world(scenario: Scenario, seed: int) -> World:
     slots = dice.randint(*scenario.slots)
     for k in range(dice.randint(*scenario.nodes)):
         world.nodes[f"node-{k}"] = Node(f"node-{k}", slots)
+    world.has_archive = dice.random() < scenario.archives
     world.fails = dice.choice(scenario.ranks.fails)
     return world
