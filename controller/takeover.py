@@ -18,6 +18,9 @@ from runfold.events.snapshot import StateSnapshot
 from runfold.events.state import RunState
 from runfold.events.transitions import RunAccepted
 
+CHECK_AFTER_S: Final = 5.0
+"""When the check of a log's beginning starts: many runs may have been taken over in the same moment."""
+
 CHECKED_AT_ONCE_COUNT: Final = 1000
 CHECK_REST_S: Final = 0.2
 """How long the check of a log's beginning rests after so many entries: runs come first."""
@@ -137,7 +140,8 @@ def _check_kept(chain: _Chain, kept: Iterable[Kept], base: StateSnapshot | None)
 
 
 async def check_beginning(log: Log, run: str, base: StateSnapshot, kept: Iterable[Kept] = ()) -> None:
-    """See that the entries up to a snapshot are the chain it was made of. Raises `LogDamaged`."""
+    """See that the entries up to a snapshot are the chain it was made of, without haste. Raises `LogDamaged`."""
+    await asyncio.sleep(CHECK_AFTER_S)
     wanted = {each.head.n: each for each in kept}
     n, prev = 0, GENESIS
     async for stored in log.read():
