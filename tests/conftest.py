@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hypothesis import settings
+
 if TYPE_CHECKING:
     import pytest
+
+# A law is no measure of speed: on a busy machine an example may take its time.
+settings.register_profile("runfold", deadline=None)
+settings.load_profile("runfold")
 
 pytest_plugins = ["support.broker", "support.commands", "support.ranks", "support.pool", "support.supervisors"]
 
