@@ -17,7 +17,7 @@ help:  ## Show the targets
 setup: $(VENV)/.installed-dev  ## Create the virtual environment with everything a developer needs
 
 demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, break a rank, show the replay
-	$(BIN)/python examples/demo.py
+	$(BIN)/python examples/demo.py .demo
 
 # Two at a time: tests that start brokers and processes stay steady on two cores. A file's tests share a process.
 test: lint  ## Lint, type-check, then run every test

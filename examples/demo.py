@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+DATA = ["--data", sys.argv[1]] if len(sys.argv) > 1 else []
+"""A data directory of the demo's own, seen from the repository, so that the user's own shows nothing of it."""
 RUNFOLD = Path(sys.executable).with_name("runfold")
 TRAIN = ["run", "examples/digits.py:train", "--workers", "2"]
 FAIL_ONCE = ["--set", "failure.max_failures=1", "--set", "config.fail_rank=1", "--set", "config.fail_epoch=4"]
@@ -19,13 +21,14 @@ def say(title: str) -> None:
 
 def runfold(*arguments: str) -> None:
     """Show a command, and run it where the examples can be found."""
-    print(f"$ runfold {shlex.join(arguments)}\n", flush=True)
-    subprocess.run([RUNFOLD, *arguments], cwd=ROOT, check=True)
+    words = [*arguments, *DATA]
+    print(f"$ runfold {shlex.join(words)}\n", flush=True)
+    subprocess.run([RUNFOLD, *words], cwd=ROOT, check=True)
 
 
 def newest_run() -> str:
     """Return the id of the run that was started last."""
-    listed = subprocess.run([RUNFOLD, "ls", "-o", "json"], cwd=ROOT, check=True, capture_output=True)
+    listed = subprocess.run([RUNFOLD, "ls", "-o", "json", *DATA], cwd=ROOT, check=True, capture_output=True)
     return str(json.loads(listed.stdout)[0]["run"])
 
 
@@ -37,7 +40,9 @@ def main() -> int:
     runfold(*TRAIN, *FAIL_ONCE)
     say("3. What happened there, from the log alone: the broker of that run is gone")
     runfold("replay", newest_run())
-    say("Next: `runfold ls` lists both; `runfold up` starts a service that runs jobs side by side")
+    program = RUNFOLD.relative_to(ROOT) if RUNFOLD.is_relative_to(ROOT) else RUNFOLD
+    listing = shlex.join([str(program), "ls", *DATA])
+    say(f"Next: `{listing}` lists both; `{program} up` starts a service that runs jobs side by side")
     return 0
 
 

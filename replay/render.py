@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from runfold.events.base import Value
 from runfold.replay.escape import safe, safe_lines
 from runfold.replay.look import FIELD_INDENT, KEPT, PLAIN, Look, count, field, seconds, state_paint, wrapped
+from runfold.replay.words import entry_words
 
 if TYPE_CHECKING:
     from runfold.replay.goodput import Goodput
@@ -41,7 +42,9 @@ def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     when = "after" if story.ended else "so far"
     text = f"{state} {when} {seconds(story.duration_s)}  ({', '.join(counts)})"
     yield from wrapped("", f"{look.paint(safe(story.run), 'bold')}  {text}", look, FIELD_INDENT)
-    yield from field("of", f"{safe(entry_words(story.entrypoint, story.name))}, accepted {safe(story.accepted_at)}", look)
+    yield from field(
+        "of", f"{safe(entry_words(story.entrypoint, story.name))}, accepted {safe(story.accepted_at)}", look
+    )
     yield from field("because", safe(story.reason), look)
     yield from field("goodput", goodput_words(story.goodput), look)
     yield from _setbacks(story.setbacks, look)

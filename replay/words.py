@@ -66,6 +66,11 @@ from runfold.events.values import unpack
 METRICS_SHOWN_MAX_COUNT = 4
 
 
+def entry_words(entrypoint: str, name: str) -> str:
+    """Return an entry point for people; of a pickled function the name, not its 64 digits."""
+    return f"{name} (pickled)" if name and entrypoint.startswith("blob:") else entrypoint
+
+
 def kind_of(item: AnyInput | AnyTransition) -> str:
     """Return the wire name of an input's or transition's kind."""
     return str(item.__struct_config__.tag)

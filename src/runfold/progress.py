@@ -12,6 +12,7 @@ from runfold.events.facts import Reported
 from runfold.events.transitions import ControllerChanged, FailureDecided, RequestAccepted, RunAccepted, StateChanged
 from runfold.explain import counted, metrics_text
 from runfold.replay.escape import safe
+from runfold.replay.words import entry_words
 from runfold.unheard import print_lasting
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def last_reason(entry: Entry, before: str) -> str:
 def _said(transition: AnyTransition) -> tuple[str, str] | None:
     match transition:
         case RunAccepted(job=job):
-            return "accepted", f"{job.id}: {job.entrypoint} on {counted(job.scaling.max_workers, 'rank')}"
+            what = entry_words(job.entrypoint, job.name or "")
+            return "accepted", f"{job.id}: {what} on {counted(job.scaling.max_workers, 'rank')}"
         case StateChanged(to_state="shutting_down" as state, next=next_state, reason=reason):
             return state, f"then {next_state}: {reason}"
         case StateChanged(to_state=state, reason=reason):

@@ -21,6 +21,7 @@ from runfold.follow import Told
 from runfold.live import LiveProgress
 from runfold.progress import REPORT_LINES_BURST_MAX, Line, PlainProgress, progress
 from runfold.replay.source import load
+from runfold.replay.words import entry_words
 from runfold.result import result_of
 from support.sources import ROOT
 
@@ -172,3 +173,9 @@ def test_a_budget_nobody_touched_and_nobody_limited_is_not_told() -> None:
 @pytest.mark.parametrize(("number", "said"), [(0, "0 ranks"), (1, "1 rank"), (2, "2 ranks")])
 def test_what_is_counted_agrees_with_its_number(number: int, said: str) -> None:
     assert counted(number, "rank") == said
+
+
+def test_a_pickled_function_is_told_by_its_name() -> None:
+    digest = "blob:sha256:" + "0" * 64
+    assert entry_words(digest, "train") == "train (pickled)"
+    assert (entry_words(digest, ""), entry_words("a.py:train", "train")) == (digest, "a.py:train")
