@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from runfold.events.base import Cause
     from runfold.events.state import Group, RunState
     from runfold.events.transitions import AnyTransition
+
+
+LOSS_SEEN_WITHIN_S: Final = 5.0
+"""How long after its peers' connections broke the loss of a runner may be told, and still be what broke them."""
 
 
 # --- what counts
@@ -186,7 +190,11 @@ def revise(state: RunState) -> tuple[AnyTransition, ...]:
     if was is None:
         return ()
     # What happened after the decision cannot have brought about what was decided on.
-    late = [evidence.failure for evidence in state.late if evidence.failure.t <= state.failure_t]
+    late = [
+        evidence.failure
+        for evidence in state.late
+        if evidence.failure.t <= state.failure_t + _seen_late_s(was, evidence.failure)
+    ]
     best = first_cause(failure for failure in late if failure.attempt == was.attempt)
     if best is None or cause_key(best) >= cause_key(was):
         return ()
@@ -196,6 +204,11 @@ def revise(state: RunState) -> tuple[AnyTransition, ...]:
             attempt=was.attempt, failure=best, was=was, cause=relative(best.cause, state.n), reason=reason
         ),
     )
+
+
+def _seen_late_s(was: Failure, failure: Failure) -> float:
+    """Return how much later than its effects a loss may be told: broken connections are noticed at once."""
+    return LOSS_SEEN_WITHIN_S if was.kind == "peer" and failure.kind in ("runner", "node") else 0.0
 
 
 def exclude(state: RunState) -> tuple[AnyTransition, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
 
+from runfold.controller.timeouts import timeouts
 from runfold.controller.words import listed
 from runfold.events.edges import state_name
 from runfold.events.state import (
@@ -51,6 +52,7 @@ def status(state: RunState, head: Head, accepted_at: str) -> Status:
         unsettled=_unsettled(state),
         error=_error(state),
         waiting=waiting_for(state),
+        timeouts=timeouts(state),
         warnings=state.warnings,
         requests={said.id: "accepted" if said.accepted else f"refused: {said.reason}" for said in state.answered},
         return_value=state.return_value,

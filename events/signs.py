@@ -28,17 +28,14 @@ def silent(draft: Draft, item: SilenceConcluded) -> None:
     if group is None or not item.lost or not lost or known & {lost[0].source, lost[0].node}:
         return
     draft.lose(frozenset({item.source}))
-    draft.fail(
-        told_of_node(
-            "node",
-            "NodeLost",
-            item.reason,
-            attempt=group.attempt,
-            node=lost[0].node,
-            t=draft.t,
-            cause=draft.cause,
+    # It was lost when its silence began: what failed since then, even in the attempt before, may be its doing.
+    began_t = max(0.0, draft.t - item.silence_s)
+    before = draft.state.failure
+    for attempt in sorted({group.attempt, before.attempt if before is not None else group.attempt}):
+        told = told_of_node(
+            "node", "NodeLost", item.reason, attempt=attempt, node=lost[0].node, t=began_t, cause=draft.cause
         )
-    )
+        (draft.fail if attempt == group.attempt else draft.add_late)(told)
 
 
 def stuck(draft: Draft, item: ProgressStopped) -> None:

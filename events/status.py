@@ -48,6 +48,17 @@ class ErrorStatus(Document, frozen=True, kw_only=True):
     attempt: int = 0
 
 
+class TimeoutStatus(Value, frozen=True, kw_only=True):
+    """A timeout that runs: its limit (None: it waits for ever), when it is due on the run's clock, what is counted.
+
+    `counted_s` holds, by source or rank, seconds of observed time as the log has them.
+    """
+
+    limit_s: float | None
+    due_t: float | None = None
+    counted_s: dict[str, float] = {}
+
+
 class DroppedStatus(Document, frozen=True, kw_only=True):
     """Voices that changed nothing."""
 
@@ -93,6 +104,7 @@ class Status(Document, frozen=True, kw_only=True):
     unsettled: tuple[int, ...] = ()
     error: ErrorStatus | None = None
     waiting: str | None = None
+    timeouts: dict[str, TimeoutStatus] = {}
     warnings: tuple[str, ...] = ()
     requests: dict[str, str] = {}
     return_value: Json = None

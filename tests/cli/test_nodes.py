@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from support.commands import gone
 from support.victims import Held
 
@@ -34,11 +35,16 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runfold]:
         yield commands
 
 
-def nodes(status: dict[str, object]) -> list[str]:
+def ranks(status: dict[str, object]) -> list[dict[str, object]]:
+    """The ranks of a status."""
+    found = status["ranks"]
+    assert isinstance(found, list)
+    return found
+
+
+def nodes(status: dict[str, object]) -> list[object]:
     """The node of each rank."""
-    ranks = status["ranks"]
-    assert isinstance(ranks, list)
-    return [rank["node"] for rank in ranks]
+    return [rank["node"] for rank in ranks(status)]
 
 
 def test_a_one_shot_run_on_two_nodes(runfold: Runfold) -> None:
@@ -84,3 +90,23 @@ def test_groups_are_placed_whole_or_not_at_all_and_by_priority(two_nodes: Runfol
     assert "1 run ahead" not in str(large.status["waiting"])
     urgent.lets("train")
     assert large.ends()["state"] == "finished"
+
+
+def test_a_lost_node_is_the_first_cause_whatever_its_peers_tell_first(two_nodes: Runfold) -> None:
+    held = Held(two_nodes, "peers", "far", workers=4)
+    held.reaches("running")
+    held.rank(3)
+    while ranks(held.status)[0]["index"] == -1:
+        pass
+    victim = next(one for one in held.runners() if held.rank(3) in one.children(recursive=True))
+    victim.kill()
+    held.lets("far")
+    assert held.ends()["state"] == "finished"
+    decided = [
+        said.failure
+        for entry in held.entries()
+        for said in entry.transitions
+        if isinstance(said, FailureDecided | FirstCauseRevised) and said.failure.attempt == 1
+    ]
+    assert (decided[-1].kind, decided[-1].node) == ("runner", "local-1")
+    assert two_nodes.ok("audit", held.run).code == two_nodes.ok("verify", held.run).code == 0

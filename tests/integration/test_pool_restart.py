@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+import msgspec
+import psutil
+
 from runfold.events.facts import (
+    FactMessage,
     Placed,
     RankExited,
     RankFailed,
@@ -194,3 +198,61 @@ async def test_a_rank_that_has_returned_and_never_ends_is_made_to(pool: PoolForT
     await run.heard(Released)
     (ended,) = run.of(RankExited)
     assert (ended.signal, ended.returned) == (9, True)
+
+
+async def test_a_rank_that_is_stopped_is_replaced_and_never_wakes(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", FAILS_ONCE)
+    run.train()
+    await run.heard(RankFailed, rank=1)
+    stopped = psutil.Process(run.of(RankStarted, rank=0)[0].pid)
+    stopped.suspend()
+    run.train(attempt=2)
+    await run.heard(RankReturned, count=2, attempt=2)
+    assert not stopped.is_running()
+    assert [(fact.signal, fact.asked) for fact in run.of(RankExited, attempt=1, rank=0)] == [(9, True)]
+
+
+# --- back from the dead
+
+SPEAKS_ON = """
+import time
+def train():
+    step = 0
+    while True:
+        runfold.report({"step": step})
+        step += 1
+        time.sleep(0.02)
+"""
+
+
+async def test_a_runner_whose_name_is_given_to_another_wakes_up_and_ends_with_its_ranks(pool: PoolForTest) -> None:
+    run = await pool.run("digits-1", SPEAKS_ON)
+    run.train()
+    await run.heard(Reported, rank=1)
+    (runner,) = pool.named("runfold-runner")
+    family = [runner, *runner.children(recursive=True)]
+    runner.suspend()
+    run.give("local", "another")
+    before = len(run.messages)
+    runner.resume()
+    await until(lambda: not any(process.is_running() for process in family))
+    said = [fact for data in run.messages[before:] for fact in msgspec.json.decode(data, type=FactMessage).facts]
+    assert {fact.incarnation for fact in said if fact.source == "local"} <= {1}
+    assert not run.of(Reported, incarnation=2)
+
+
+async def test_a_runner_whose_place_is_given_up_wakes_up_and_ends_with_its_ranks(wide_pool: PoolForTest) -> None:
+    run = await wide_pool.run("digits-1", SPEAKS_ON, num_workers=4)
+    run.train()
+    await run.heard(Reported, rank=3)
+    far = run.of(Reported, rank=3)[0].source
+    runners = wide_pool.named("runfold-runner")
+    runner = next(one for one in runners if "rank-3" in {child.name() for child in one.children(recursive=True)})
+    family = [runner, *runner.children(recursive=True)]
+    runner.suspend()
+    run.want("stop", places=tuple(place for place in run.places if place.source != far))
+    run.train(attempt=2)
+    await run.heard(Reported, rank=0, attempt=2)
+    runner.resume()
+    await until(lambda: not any(process.is_running() for process in family))
+    assert not run.of(Reported, source=far, attempt=2)

@@ -94,6 +94,13 @@ class Scripted:
         """Have the group end."""
         self.want("stop", stop=StopOrder(reason=reason, grace_s=grace_s, deadline_t=60.0))
 
+    def give(self, source: str, boot: str) -> None:
+        """Give a source's name to another process."""
+        number = self._joined[source].incarnation + 1
+        self._joined[source] = SourceGiven(source=source, boot=boot, incarnation=number)
+        self.folded[source] = 0
+        self._news.set()
+
     # --- what it hears
 
     def joined(self, source: str) -> int:

@@ -7,11 +7,16 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from runfold.events.transitions import StateChanged
+from runfold.replay.errors import NotFound
+from runfold.replay.source import load
 from runfold.workers.places import PLACES_FOLDER, find_places
 
 if TYPE_CHECKING:
+    from runfold.events.entry import Entry
     from support.commands import Commands
 
+ENDS = ("finished", "errored", "aborted")
 HELD = """
 import os, pathlib, signal, time
 import runfold
@@ -25,6 +30,8 @@ def train():
     if context.get_world_rank() == 0 and pathlib.Path(f"stubborn-{NAME}").exists():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     runfold.report({"attempt": context.get_attempt()})
+    if context.get_world_rank() == 3:
+        wait_while("far")
     runfold.barrier()
     if context.get_world_rank() == 1 and context.get_attempt() == 1 and pathlib.Path(f"fail-{NAME}").exists():
         raise RuntimeError("once")
@@ -57,7 +64,7 @@ class Held:
     def reaches(self, state: str) -> None:
         """Wait for a state."""
         while self.status["state"] != state:
-            assert self.status["state"] not in ("finished", "errored", "aborted"), self.status
+            assert self.status["state"] not in ENDS, self.status
 
     def lets(self, *holds: str) -> None:
         """Let it go on."""
@@ -82,9 +89,21 @@ class Held:
 
     def ends(self) -> dict[str, object]:
         """Wait for its end, and return what its log says of it."""
-        self.lets("load", "train", "stubborn", "fail")
+        self.lets("load", "train", "stubborn", "fail", "far")
         self.runfold("watch", self.run)
         return self.status
+
+    def entries(self) -> list[Entry]:
+        """Its log, from the archive, once that holds the end."""
+        while True:
+            try:
+                entries = list(load(self.run, data_dir=self.runfold.data).entries)
+            except NotFound:
+                continue
+            if entries and any(
+                isinstance(one, StateChanged) and one.to_state in ENDS for one in entries[-1].transitions
+            ):
+                return entries
 
     @property
     def spent(self) -> dict[str, int]:

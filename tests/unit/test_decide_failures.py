@@ -4,6 +4,7 @@ import pytest
 
 from runfold.controller.assignment import assignment
 from runfold.controller.status import status
+from runfold.events.conclusions import SilenceConcluded
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.state import Errored, Restarting
@@ -179,6 +180,35 @@ def test_given_a_decided_failure_when_its_cause_is_told_late_then_the_first_caus
     assert run.state.dropped.stale == 1
     run.says()
     assert run.none(FirstCauseRevised)
+
+
+def test_given_broken_connections_when_the_loss_behind_them_is_seen_a_moment_later_then_it_is_the_first_cause() -> None:
+    run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0, "connection reset", "peer"))
+    assert run.the(FailureDecided).failure.kind == "peer"
+    run.says(run.runner_lost("node-b", attempt=1))
+    revised = run.the(FirstCauseRevised)
+    assert (revised.failure.kind, revised.failure.node, revised.was.kind) == ("runner", "node-b", "peer")
+    assert run.state.budgets["worker"].spent == 1
+
+
+def test_given_broken_connections_when_a_loss_is_seen_much_later_then_it_is_not_what_broke_them() -> None:
+    run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0, "connection reset", "peer"))
+    run.says(run.runner_lost("node-b", attempt=1), after_s=6.0)
+    assert run.none(FirstCauseRevised)
+
+
+def test_given_broken_connections_when_a_node_turns_out_to_be_silent_since_before_then_it_is_the_first_cause() -> None:
+    run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0, "connection reset", "peer"), after_s=30.0)
+    run.says(
+        SilenceConcluded(source="node-b", silence_s=60.0, lost=True, reason="node-b was silent for 60 s"), after_s=30.0
+    )
+    revised = run.the(FirstCauseRevised)
+    assert (revised.failure.kind, revised.failure.node, revised.failure.attempt) == ("node", "node-b", 1)
+    assert run.state.attempt == 2
+    assert run.the(FailureDecided).failure.attempt == 2
 
 
 def test_given_a_decided_failure_when_something_fails_after_it_then_that_revises_nothing() -> None:
