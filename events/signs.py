@@ -30,8 +30,8 @@ def silent(draft: Draft, item: SilenceConcluded) -> None:
     draft.lose(frozenset({item.source}))
     # It was lost when its silence began: what failed since then, even in the attempt before, may be its doing.
     began_t = max(0.0, draft.t - item.silence_s)
-    before = draft.state.failure
-    for attempt in sorted({group.attempt, before.attempt if before is not None else group.attempt}):
+    last = draft.state.failure
+    for attempt in sorted({group.attempt, last.attempt if last is not None else group.attempt}):
         told = told_of_node(
             "node", "NodeLost", item.reason, attempt=attempt, node=lost[0].node, t=began_t, cause=draft.cause
         )
