@@ -17,7 +17,7 @@ from runfold.controller.compose import Draft, draft
 from runfold.controller.patience import GaveUp, Patience, stored_at_s
 from runfold.controller.ports import RunPorts
 from runfold.controller.reading import read_delivered
-from runfold.controller.safe import root_of, shown, shown_error
+from runfold.controller.safe import first_of, root_of, shown, shown_error
 from runfold.controller.seed import (
     Dropped,
     Ended,
@@ -25,6 +25,7 @@ from runfold.controller.seed import (
     Identity,
     Kept,
     KnownRun,
+    LimitReached,
     NewRun,
     Over,
     Quarantined,
@@ -105,8 +106,12 @@ class Loop:
                 for task in self._beside:
                     task.cancel()
         except Exception as error:
-            _log.error("run %s: an error in its loop\n%s", self.run_id, shown_error(error))
-            ending = Quarantined(f"an error in the controller: {shown(root_of(error))}")
+            reached = first_of(error)
+            if isinstance(reached, LimitReached):
+                ending = Quarantined(str(reached))
+            else:
+                _log.error("run %s: an error in its loop\n%s", self.run_id, shown_error(error))
+                ending = Quarantined(f"an error in the controller: {shown(root_of(error))}")
         finally:
             await self._vigil.close()
             await self._ports.inbox.close()

@@ -22,9 +22,15 @@ def shown_error(error: BaseException) -> str:
     return "\n".join(shown(line) for line in lines)
 
 
-def root_of(error: BaseException) -> str:
-    """Return the first error of a group, by type and message."""
+def first_of(error: BaseException) -> BaseException:
+    """Return the first error of a group; the error itself when it is none."""
     first: BaseException = error
     while isinstance(first, BaseExceptionGroup):
         first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    return first
+
+
+def root_of(error: BaseException) -> str:
+    """Return the first error of a group, by type and message."""
+    first = first_of(error)
     return f"{type(first).__name__}: {first}"

@@ -88,6 +88,10 @@ class Unwritten:
 Ending = Ended | Dropped | Quarantined | Stopped | Unwritten
 
 
+class LimitReached(Exception):
+    """Something of a run is larger than it may be; nothing was lost, and nothing more can be done for the run."""
+
+
 class Over(Exception):
     """A run's loop ends now, in this turn."""
 

@@ -13,12 +13,12 @@ from runfold.controller.assignment import assignment
 from runfold.controller.latest import Document, Latest
 from runfold.controller.ports import RunPorts
 from runfold.controller.safe import shown
-from runfold.controller.seed import Kept
+from runfold.controller.seed import Kept, LimitReached
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment
 from runfold.events.beats import Folded
 from runfold.events.entry import Entry, Head
-from runfold.events.limits import FOLDED_EVERY_S, STATUS_EVERY_S
+from runfold.events.limits import ASSIGNMENT_MAX_BYTES, FOLDED_EVERY_S, STATUS_EVERY_S, STATUS_MAX_BYTES
 from runfold.events.snapshot import StateSnapshot, encode_snapshot, snapshot_keys
 from runfold.events.state import AnyState, RunState
 from runfold.events.status import Status
@@ -115,16 +115,22 @@ class Showing:
         newest = ours if standing is None or (ours is not None and ours.order > standing.order) else standing
         if newest is not None:
             marked = replace(newest, quarantined=reason)
-            await self._status.put(_encoder.encode(marked), marked.order)
+            await self._status.put(_status_bytes(marked), marked.order)
 
     async def _put_assignment(self, document: Assignment) -> None:
         order = (document.epoch, document.n, document.forced)
-        if not await self._assignment.put(_encoder.encode(document), order):
+        data = _encoder.encode(document)
+        if len(data) > ASSIGNMENT_MAX_BYTES:
+            raise LimitReached(
+                f"the assignment of entry {document.n}: {len(data)} bytes, more than assignment_max_bytes "
+                f"({ASSIGNMENT_MAX_BYTES}); the group keeps the one before"
+            )
+        if not await self._assignment.put(data, order):
             _log.debug("run %s: a newer assignment than ours (epoch %d, entry %d) stands", self.run, *order[:2])
 
     async def _put_status(self, seen: tuple[RunState, Head]) -> None:
         document = status(*seen, self.accepted_at)
-        if not await self._status.put(_encoder.encode(document), document.order):
+        if not await self._status.put(_status_bytes(document), document.order):
             _log.debug("run %s: a newer status than ours (entry %d) stands", self.run, document.head.n)
 
     async def _purge(self, cursor: tuple[str, int]) -> None:
@@ -140,6 +146,16 @@ class Showing:
 
     async def _say_folded(self, folded: Folded) -> None:
         await self._ports.say_folded(_encoder.encode(folded))
+
+
+def _status_bytes(document: Status) -> bytes:
+    """Return a status's bytes. Of one that is too large is left out what grows with ranks, and what users put there."""
+    data = _encoder.encode(document)
+    if len(data) <= STATUS_MAX_BYTES:
+        return data
+    left_out = f"left out here: {len(data)} bytes, more than status_max_bytes ({STATUS_MAX_BYTES}); `replay` shows all"
+    warnings = (*document.warnings, f"ranks, metrics and return value are {left_out}")
+    return _encoder.encode(replace(document, ranks=(), metrics=None, return_value=None, warnings=warnings))
 
 
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes | None) -> T | None:
