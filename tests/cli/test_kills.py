@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runfold.events.transitions import FailureDecided
 from support.commands import gone
-from support.victims import Held, kill_supervisor
+from support.victims import Held, kill_supervisor, supervisor
 
 if TYPE_CHECKING:
     from support.commands import Commands
@@ -88,3 +89,60 @@ def test_while_shutting_down(served: Commands, victim: str) -> None:
     assert gone(family) == []
     status = held.ends()
     assert (status["state"], status["attempt"], held.spent) == ("aborted", 1, {})
+
+
+SHORT: dict[str, object] = {
+    "timeouts.unreachable_after_s": 1.5,
+    "timeouts.lost_after_s": 3,
+    "timeouts.lost_alone_after_s": 6,
+    "timeouts.restart_grace_s": 0.5,
+}
+
+
+def silent(held: Held) -> object:
+    """The sources that are shown as silent."""
+    timeouts = held.status["timeouts"]
+    assert isinstance(timeouts, dict)
+    return list(timeouts.get("unreachable_after_s", {}).get("counted_s", {}))
+
+
+def test_a_runner_that_is_stopped_is_shown_and_when_it_goes_on_nothing_has_happened(served: Commands) -> None:
+    held = Held(served, "paused", "train", settings={**SHORT, "timeouts.lost_alone_after_s": 600})
+    held.reaches("running")
+    (runner,) = held.runners()
+    runner.suspend()
+    while not silent(held):
+        pass
+    assert silent(held) == ["local"]
+    runner.resume()
+    while silent(held):
+        pass
+    status = held.ends()
+    assert (status["state"], status["attempt"], held.spent) == ("finished", 1, {})
+
+
+def test_a_runner_that_stays_stopped_is_lost_in_the_end_with_all_that_it_held(served: Commands) -> None:
+    held = Held(served, "stopped", "train", settings=SHORT)
+    held.reaches("running")
+    family = held.family()
+    held.runners()[0].suspend()
+    while held.status["attempt"] == 1:
+        pass
+    assert gone(family) == []
+    status = held.ends()
+    assert (status["state"], status["attempt"], held.spent) == ("finished", 2, {"worker": 1})
+    lost = [said.failure for entry in held.entries() for said in entry.transitions if isinstance(said, FailureDecided)]
+    assert [failure.kind for failure in lost] == ["node"]
+
+
+def test_a_supervisor_that_is_stopped_loses_nobody(served: Commands) -> None:
+    held = Held(served, "unsupervised", "train", settings=SHORT)
+    held.reaches("running")
+    process = supervisor(served)
+    process.suspend()
+    while silent(held) != ["pool-local"]:
+        pass
+    process.resume()
+    while silent(held):
+        pass
+    assert held.ends()["attempt"] == 1
