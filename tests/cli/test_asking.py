@@ -96,7 +96,7 @@ def test_what_if_gives_the_parting_entry_with_both_decisions(runfold: Commands) 
 
 
 def test_verify_and_audit_look_through_a_folder(runfold: Commands) -> None:
-    assert len(runfold.ok("verify", str(GOLDEN), "--strict").out.splitlines()) == len(list(GOLDEN.glob("*.jsonl")))
+    assert len(runfold.ok("verify", str(GOLDEN), "--strict").out.splitlines()) == len(list(GOLDEN.rglob("*.jsonl")))
     reports = json.loads(runfold.ok("audit", str(GOLDEN), "-o", "json").out)
     assert {report["run"] for report in reports} >= {"golden-digits", "golden-digits-retry"}
     assert runfold("audit").code == runfold("audit", FINISHED, "--all").code == 2

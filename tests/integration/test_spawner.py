@@ -100,8 +100,8 @@ async def test_a_fork_inherits_nothing_but_what_it_is_given(zygote: Spawner, tmp
     write_job(tmp_path, SLEEPING)
     child, writing, told = await start_runner(zygote, tmp_path)
     rank = psutil.Process(told[1][0])
-    # stdin, stdout, stderr, link.
-    assert rank.num_fds() == 4
+    # stdin, stdout, stderr, link, and the file that its stacks are dumped into.
+    assert rank.num_fds() == 5
     assert os.getpgid(rank.pid) == rank.pid == os.getsid(rank.pid)
     os.close(writing)
     await child.wait()
