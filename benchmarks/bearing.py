@@ -12,6 +12,7 @@ import takeovers
 from replaying import Row
 
 KILLS_COUNT: Final = 20
+ALONE_COUNT: Final = 5
 TAKEN_S_MAX: Final = 1.5
 RUNS_COUNT: Final = 200
 ALL_TAKEN_S_MAX: Final = 5.0
@@ -27,12 +28,16 @@ NO_SLOWER_S: Final = 0.05
 """What two measurements of the same thing differ by here."""
 
 
-def taken(ones: list[float], many: list[float]) -> Iterator[Row]:
+def taken(ones: list[float], many: list[float], alone: list[float]) -> Iterator[Row]:
     """From kill -9 of the controller that has a run to the entry by which another has it."""
     floor = ("1.000 s", "a lease's time to live: nobody knows sooner")
     yield Row(
         f"controller killed → another has its run (slowest of {len(ones)})", f"{TAKEN_S_MAX:g} s",
         f"{max(ones):.3f} s; median {statistics.median(ones):.3f} s", *floor, max(ones) <= TAKEN_S_MAX,
+    )  # fmt: skip
+    yield Row(
+        f"the only controller killed → started again, it has its run (slowest of {len(alone)})", "–",
+        f"{max(alone):.3f} s; median {statistics.median(alone):.3f} s", "–", "", True,
     )  # fmt: skip
     yield Row(
         f"controller killed → another has all of its {len(many)} runs", f"{ALL_TAKEN_S_MAX:g} s",
@@ -75,7 +80,11 @@ def long_logs(found: longlogs.Measured) -> Iterator[Row]:
 async def rows() -> list[Row]:
     """Measure everything."""
     return [
-        *taken(await takeovers.one_by_one(KILLS_COUNT), await takeovers.all_at_once(RUNS_COUNT)),
+        *taken(
+            await takeovers.one_by_one(KILLS_COUNT),
+            await takeovers.all_at_once(RUNS_COUNT),
+            await takeovers.alone(ALONE_COUNT),
+        ),
         *borne(
             await loads.crowd(RUNS_COUNT, TRAINED_S),
             await loads.beating(*BEATING, TRAINED_S),

@@ -25,6 +25,7 @@ from runfold.events.nats.names import Names, Role
 from runfold.events.nats.streams import provision
 from runfold.events.transitions import ControllerChanged
 from runfold.locate import Address
+from runfold.service import Plan, Service
 from runfold.serving import ControllerPlan
 
 NAMES = Names()
@@ -159,6 +160,32 @@ async def one_by_one(count: int) -> list[float]:
                 await seen.until(1, epoch)
                 took.append(seen.holders["one"][2] - killed)
                 await holder.start()
+    return took
+
+
+async def alone(count: int) -> list[float]:
+    """Kill the only controller of a service, again and again; from the kill until it has its run once more."""
+    took: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="runfold-bench-") as folder:
+        service = Service(Plan(Path(folder), NAMES.namespace, slots=1), lambda _: None)
+        await service.start()
+        tending = asyncio.create_task(service.tend())
+        try:
+            seen = Seen()
+            async with open_client(service.address) as client:
+                async with client.following(NAMES.log, [NAMES.subjects.logs()], seen.take):
+                    await submit(client, ["one"])
+                    await seen.until(1, 1)
+                    for epoch in range(2, count + 2):
+                        await asyncio.sleep(SETTLED_S)
+                        killed = time.monotonic()
+                        psutil.Process(service.pids["controller"]).kill()
+                        await seen.until(1, epoch)
+                        took.append(seen.holders["one"][2] - killed)
+        finally:
+            tending.cancel()
+            await asyncio.gather(tending, return_exceptions=True)
+            await service.stop()
     return took
 
 
