@@ -13,8 +13,9 @@ from runfold.events.entry import Head
 from runfold.events.job import RUN_ID
 from runfold.events.snapshot import decode_snapshot, fold_version
 from runfold.replay.archive import archive_path
-from runfold.replay.errors import NotFound
+from runfold.replay.errors import NotFound, ReplayError
 from runfold.replay.history import KnownHead, KnownSnapshot
+from runfold.replay.segments import grown_so_far
 from runfold.replay.source import load, read_log
 from runfold.replay.store import open_store
 from runfold.replay.summary import read_summary
@@ -88,10 +89,18 @@ async def known_heads(client: Client, where: Where, run: str) -> tuple[KnownHead
     if message is not None and message.data:
         assignment = msgspec.json.decode(message.data, type=Assignment)
         found.append(KnownHead(kept_by="the assignment", head=Head(n=assignment.n, hash=assignment.hash)))
-    last = read_last(open_store(archive_path(where.data_dir, run)))
-    if last is not None:
-        found.append(KnownHead(kept_by="the archive", head=last.head))
-    return tuple(found)
+    archived = _archived_head(where, run)
+    return tuple(found) if archived is None else (*found, KnownHead(kept_by="the archive", head=archived))
+
+
+def _archived_head(where: Where, run: str) -> Head | None:
+    """Return how far a run's archive goes, closed or not; None when there is none that could be read."""
+    store = open_store(archive_path(where.data_dir, run))
+    try:
+        last = read_last(store)
+        return grown_so_far(store, run).head if last is None else last.head
+    except (ReplayError, OSError):
+        return None
 
 
 async def known_snapshots(client: Client, run: str) -> tuple[KnownSnapshot, ...]:

@@ -9,16 +9,18 @@ from pathlib import Path
 
 from runfold.archiving import Archiver
 from runfold.client import open_client
+from runfold.config import read_settings
 from runfold.events.facts import Reported
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.names import Role
 from runfold.events.status import Status
-from runfold.locate import Address
+from runfold.locate import Address, Where
 from runfold.replay.archive import archive_path
 from runfold.replay.audit import audit
 from runfold.replay.errors import NotFound
 from runfold.replay.history import History
 from runfold.replay.source import load, read_log
+from runfold.sources import open_history
 from support.broker import BrokerForTest
 from support.controller import Observer, controller
 from support.groups import RUN, Group, asked
@@ -128,3 +130,27 @@ async def test_another_log_than_the_one_archived_is_refused(broker: BrokerForTes
         async with archiving(broker, tmp_path) as said:
             await until(lambda: bool(said))
     assert "does not go on where the archive" in said[0]
+
+
+async def test_a_log_shorter_than_its_open_archive_is_found_by_the_audit(broker: BrokerForTest) -> None:
+    observer = Observer(await broker.connect(Role.CLIENT))
+    data = broker.data_dir
+    async with controller(broker):
+        await observer.submit(asked())
+        await observer.assignment(RUN)
+        group = Group(await broker.connect(Role.WORKER), observer)
+        await group.trains()
+        await report(group, 0)
+        now = await head_of(observer, 0)
+        async with archiving(broker, data):
+            await reaches(data, now.head.n)
+    where = Where(data_dir=data, settings=read_settings({}), named=None)
+    assert audit(await open_history(where, RUN, deep=True)).clean
+    admin = await broker.api()
+    for subject in (broker.names.subjects.assignment(RUN), f"$KV.RUNFOLD_STATUS.{RUN}"):
+        stream = broker.names.assignments if "KV" not in subject else "KV_RUNFOLD_STATUS"
+        await admin.purge_all(stream, subject)
+    await admin.purge(broker.names.log, broker.names.subjects.log(RUN), 3)
+    report_of_loss = audit(await open_history(where, RUN, deep=True))
+    assert {finding.rule for finding in report_of_loss.findings} >= {"head"}
+    assert any("the archive" in finding.what for finding in report_of_loss.findings)
