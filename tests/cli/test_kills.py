@@ -146,3 +146,13 @@ def test_a_supervisor_that_is_stopped_loses_nobody(served: Commands) -> None:
     while silent(held):
         pass
     assert held.ends()["attempt"] == 1
+
+
+def test_a_sigterm_to_a_runner_is_a_notice_that_its_node_goes(served: Commands) -> None:
+    held = Held(served, "noticed", "train")
+    held.reaches("running")
+    held.runners()[0].terminate()
+    held.reaches("preempting")
+    assert "SIGTERM to the runner on local" in str(held.status["reason"])
+    status = held.ends()
+    assert (status["state"], status["attempt"], held.spent) == ("finished", 1, {})
