@@ -9,6 +9,7 @@ import re
 import types
 import typing
 from collections.abc import Iterable
+from functools import cache
 from typing import Final, TypeVar, cast
 
 import msgspec
@@ -101,9 +102,15 @@ def _matches_tag(raw: dict[str, object], kind: type[msgspec.Struct]) -> bool:
     return config.tag_field is not None and raw.get(config.tag_field) == config.tag
 
 
-def _refuse_in_struct(raw: dict[str, object], kind: type[msgspec.Struct], path: str) -> None:
+@cache
+def _known_fields(kind: type[msgspec.Struct]) -> dict[str, object]:
+    """Return the type of each field as it is written; once for each class, since evaluating hints takes its time."""
     hints = typing.get_type_hints(kind)
-    known = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
+    return {field.encode_name: hints[field.name] for field in msgspec.structs.fields(kind)}
+
+
+def _refuse_in_struct(raw: dict[str, object], kind: type[msgspec.Struct], path: str) -> None:
+    known = _known_fields(kind)
     tag_field = kind.__struct_config__.tag_field
     for name, value in raw.items():
         if name == tag_field:
