@@ -88,7 +88,6 @@ def test_a_rank_that_fails_once_is_retried_within_the_budget(user: Commands) -> 
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [
-        ("nowhere.py:train", "there is no file"),
         ("no.such.module:train", "there is no module"),
         ("jobs.py:nothing", "has no 'nothing'"),
         ("jobs.py:not_a_function", "cannot be called"),
@@ -105,6 +104,11 @@ def test_code_that_does_not_load_is_never_retried(user: Commands, entrypoint: st
     assert isinstance(error, dict)
     assert error["kind"] == "load"
     assert said in f"{error['type']}: {error['message']}"
+
+
+def test_a_file_that_is_not_there_is_told_before_anything_is_published(user: Commands) -> None:
+    done = user("run", "nowhere.py:train")
+    assert (done.code, "nowhere.py" in done.err, "Nothing was published" in done.err) == (2, True, True)
 
 
 def test_with_json_progress_is_elsewhere_and_the_status_is_all_that_is_printed(user: Commands) -> None:
