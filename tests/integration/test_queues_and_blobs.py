@@ -11,6 +11,7 @@ import pytest
 from runfold.events.nats.blobs import CHUNK_MAX_BYTES, Blobs, blob_digest
 from runfold.events.nats.errors import BlobDamaged, BlobMissing
 from runfold.events.nats.jobs import JobMessage, Jobs
+from runfold.events.nats.layout import OUTPUT_BATCHES_KEPT_MAX
 from runfold.events.nats.names import Role
 from runfold.events.nats.output import OutputBatch, follow_output, publish_output, read_output
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
@@ -126,11 +127,11 @@ async def test_output_is_kept_per_attempt_and_rank(broker: BrokerForTest) -> Non
 
 async def test_only_the_newest_output_of_a_rank_is_kept(broker: BrokerForTest) -> None:
     worker, client = await broker.connect(Role.WORKER), await broker.connect(Role.CLIENT)
-    for number in range(300):
+    for number in range(OUTPUT_BATCHES_KEPT_MAX + 44):
         await publish_output(worker, "r", 1, 0, str(number).encode())
     await publish_output(worker, "r", 1, 1, b"other rank")
     kept = [batch.data async for batch in read_output(client, "r", rank=0)]
-    assert [int(data) for data in kept] == list(range(300 - 256, 300))
+    assert [int(data) for data in kept] == list(range(44, OUTPUT_BATCHES_KEPT_MAX + 44))
     assert [batch.data async for batch in read_output(client, "r", rank=1)] == [b"other rank"]
 
 
