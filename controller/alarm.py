@@ -31,7 +31,7 @@ class Alarm:
     """The timers of one run at one controller. `patience_s` holds for those that run already when it begins."""
 
     def __init__(self, patience_s: float = 0.0) -> None:
-        self._patience_s = patience_s
+        self._patience_s: float | None = patience_s
         self._observed_s = 0.0
         self._looked_t: float | None = None
         self._was_caught_up = False
@@ -42,10 +42,10 @@ class Alarm:
         self._pass(t, caught_up=caught_up)
         running = running_timers(state)
         self._needs = {
-            (timer, due_t): self._needs.get((timer, due_t), self._observed_s + max(due_t - t, self._patience_s))
+            (timer, due_t): self._needs.get((timer, due_t), self._observed_s + self._needs_s(state, due_t, t))
             for timer, due_t in running
         }
-        self._patience_s = 0.0
+        self._patience_s = None
         return tuple(
             TimerFired(timer=timer, deadline_t=due_t)
             for timer, due_t in running
@@ -59,6 +59,13 @@ class Alarm:
             for timer, due_t in running_timers(state)
         ]
         return t + min(waits) if waits else None
+
+    def _needs_s(self, state: RunState, due_t: float, t: float) -> float:
+        """Return how long is to be observed from a timer's first sight on.
+
+        The entry that began it may have waited for its acknowledgement through an outage: nobody knew of it then.
+        """
+        return max(due_t - t, due_t - state.t if self._patience_s is None else self._patience_s)
 
     def _left_s(self, timer: Timer, due_t: float) -> float:
         return self._needs.get((timer, due_t), self._observed_s + TICK_S) - self._observed_s

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 SEEDS_COUNT = 200
 STEPS_COUNT = 2000
 LINES_MAX = 30
+SHORT_S = 60.0
 
 
 def test_enough_seeds_are_played() -> None:
@@ -28,7 +29,8 @@ def test_scenarios_are_small_and_say_what_they_are_about() -> None:
 
 
 def test_about_so_much_happens_in_a_play() -> None:
-    steps = [simulate(load_scenario(name), 0).steps for name in scenario_names()]
+    short = [scenario for name in scenario_names() if (scenario := load_scenario(name)).calm_s <= SHORT_S]
+    steps = [simulate(scenario, 0).steps for scenario in short]
     assert sum(steps) / len(steps) > STEPS_COUNT / 2
 
 

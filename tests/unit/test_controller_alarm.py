@@ -74,6 +74,17 @@ def test_an_heir_hears_for_a_while_before_it_says_that_time_is_up() -> None:
     assert due_t + 30 + HEIR_PATIENCE_S <= fired_t < due_t + 31 + HEIR_PATIENCE_S
 
 
+def test_a_timer_whose_entry_was_acknowledged_after_an_outage_has_all_its_time() -> None:
+    """What it waits for was asked of nobody before."""
+    state, due_t = placed()
+    before = Run().state
+    alarm = Alarm()
+    assert not alarm.due(before, before.t, caught_up=True)
+    fired_t = fires(alarm, state, due_t + 30, due_t + 1000)
+    assert fired_t is not None
+    assert fired_t >= due_t + 30 + START_S - 1
+
+
 def test_a_back_off_is_over_when_it_is_over() -> None:
     run = Run(1, failure=FailureConfig(max_failures=1, backoff_s=7.0)).running()
     run.says(run.failed(0))
