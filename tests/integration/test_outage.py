@@ -63,7 +63,9 @@ def job(folder: Path) -> Job:
     )
 
 
-@pytest.mark.parametrize("outage_s", [1.2, pytest.param(30.0, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "outage_s", [1.2, pytest.param(30.0, marks=pytest.mark.soak), pytest.param(600.0, marks=pytest.mark.soak)]
+)
 async def test_an_outage_of_the_broker_costs_nothing(pool: PoolForTest, outage_s: float) -> None:
     folder = pool.folder
     observer = Observer(await pool.broker.connect(Role.ADMIN))
