@@ -1,0 +1,120 @@
+"""A bit flips in the broker's log under a run that trains: quarantined, found, restored, and trained to its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from support.commands import Commands, Up
+
+TRAINING = """
+import time
+from pathlib import Path
+
+import runfold
+
+
+def steps(config):
+    index = 0
+    while not runfold.broadcast_from_rank_zero(Path(config["enough"]).exists()):
+        runfold.report({"index": index})
+        index += 1
+        if runfold.get_context().get_world_rank() == 0:
+            Path(config["alive"]).write_text(str(index))
+        time.sleep(0.02)
+    return index
+"""
+PATIENCE_S = 90.0
+
+
+def status(runfold: Commands, run: str) -> dict[str, object]:
+    return runfold.ok("get", run, "-o", "json").document
+
+
+def index_of(runfold: Commands, run: str) -> int:
+    ranks = status(runfold, run)["ranks"]
+    assert isinstance(ranks, list)
+    return min((rank["index"] for rank in ranks), default=-1)
+
+
+def wait_for(what: str, held: object) -> None:
+    """Wait until something holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    assert callable(held)
+    while not held():
+        if time.monotonic() > deadline:
+            pytest.fail(f"never: {what}")
+        time.sleep(0.05)
+
+
+def flip_a_bit(runfold: Commands, up: Up) -> None:
+    """Kill the broker, change a byte of an early entry, let the broker be started again."""
+    os.kill(up.process.pid, signal.SIGSTOP)
+    broker = psutil.Process(up.pids["broker"])
+    broker.kill()
+    # Its parent stands still, and does not collect it.
+    wait_for("the broker's end", lambda: broker.status() == psutil.STATUS_ZOMBIE)
+    (block,) = (runfold.data / "broker" / "store").glob("**/RUNFOLD_LOG/msgs/*.blk")
+    data = bytearray(block.read_bytes())
+    place = data.find(b'"kind":"reported"', data.find(b'"kind":"reported"') + 20_000)
+    data[place + 10] ^= 1
+    block.write_bytes(bytes(data))
+    os.kill(up.process.pid, signal.SIGCONT)
+
+
+def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
+    runfold.write("jobs.py", TRAINING)
+    enough, alive = runfold.folder / "enough", runfold.folder / "alive"
+    with runfold.service() as up:
+        config = ("--set", f"config.enough={enough}", "--set", f"config.alive={alive}")
+        run = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
+        other = runfold.ok("submit", "jobs.py:steps", "--name", "later", *config).out.strip()
+        wait_for("enough reports", lambda: index_of(runfold, run) > 300)
+        flip_a_bit(runfold, up)
+        wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
+        assert status(runfold, run)["state"] == "running"
+        before = int(alive.read_text())
+        wait_for("ranks train on", lambda: int(alive.read_text() or "0") > before + 50)
+        checked = runfold("doctor")
+        assert checked.code == 1
+        assert f"{run} is quarantined" in checked.out
+        found = runfold("audit", run)
+        assert found.code == 1
+        restored = runfold.ok("restore", run, "--from", str(runfold.data / "archive" / run))
+        assert "restored as generation 2" in restored.out
+        index = index_of(runfold, run)
+        wait_for("reports folded again", lambda: index_of(runfold, run) > max(index, before))
+        assert status(runfold, run)["quarantined"] is None
+        enough.write_text("")
+        assert runfold("watch", run).code == 0
+        assert runfold("watch", other).code == 0
+        ended = status(runfold, run)
+        assert (ended["state"], ended["attempt"]) == ("finished", 1)
+        assert ended["return_value"] == index_of(runfold, run) + 1
+        assert runfold("audit", run).code == 0
+        assert runfold("verify", run).code == 0
+        assert runfold("restore", run, "--from", str(runfold.data / "archive" / run)).code == 1
+        said = up.stop()
+    assert "the broker ended unexpectedly" in said
+
+
+def test_the_group_of_a_quarantined_run_is_stopped_by_force(runfold: Commands) -> None:
+    runfold.write("jobs.py", TRAINING)
+    enough, alive = runfold.folder / "enough", runfold.folder / "alive"
+    with runfold.service() as up:
+        config = ("--set", f"config.enough={enough}", "--set", f"config.alive={alive}")
+        run = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
+        wait_for("enough reports", lambda: index_of(runfold, run) > 300)
+        assert runfold("abort", run, "--force", "--reason", "impatient").code == 2
+        flip_a_bit(runfold, up)
+        wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
+        forced = runfold.ok("abort", run, "--force", "--reason", "cannot wait")
+        assert "its group was told to stop, outside the log" in forced.out
+        free = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
+        wait_for("its slots are free", lambda: status(runfold, free)["state"] == "running")
+        enough.write_text("")
+        assert runfold("watch", free).code == 0
