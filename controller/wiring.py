@@ -29,6 +29,9 @@ from runfold.events.nats.publish import Rejected, publish_acked
 from runfold.events.nats.snapshots import RunSnapshots
 
 REFUSE_TIMEOUT_S: Final = 5.0
+AHEAD_MAX_BYTES: Final = 4 * 1024 * 1024
+"""How much of a run's inbox is held here ahead of its loop: after a long time without a controller much more waits."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -148,11 +151,13 @@ class _RunLog:
 
 
 class _RunInbox:
-    """A run's inbox; what arrived waits here until the loop takes it."""
+    """A run's inbox; up to `AHEAD_MAX_BYTES` of what arrived wait here until the loop takes them."""
 
     def __init__(self, connection: Connection, run: str) -> None:
         self._connection, self._run = connection, run
         self._arrived: deque[Delivered] = deque()
+        self._ahead_bytes = 0
+        self._paused = False
         self._inbox: Inbox | None = None
 
     async def open(self, cursor: tuple[str, int] | None, arrived: Callable[[], None]) -> None:
@@ -161,6 +166,10 @@ class _RunInbox:
         def on_message(message: InboxMessage) -> None:
             known = inbox.identity or identity
             self._arrived.append(Delivered(known, message.sequence, message.subject, message.data))
+            self._ahead_bytes += len(message.data)
+            if self._ahead_bytes >= AHEAD_MAX_BYTES and not self._paused:
+                self._paused = True
+                inbox.pause()
             arrived()
 
         def on_reset(reset: InboxReset) -> None:
@@ -173,7 +182,14 @@ class _RunInbox:
         inbox.start()
 
     def take(self) -> Delivered | None:
-        return self._arrived.popleft() if self._arrived else None
+        if not self._arrived:
+            return None
+        taken = self._arrived.popleft()
+        self._ahead_bytes -= len(taken.data)
+        if self._paused and self._ahead_bytes <= AHEAD_MAX_BYTES // 4 and self._inbox is not None:
+            self._paused = False
+            self._inbox.go_on()
+        return taken
 
     @property
     def caught_up(self) -> bool:

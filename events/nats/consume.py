@@ -77,6 +77,8 @@ class Follower:
         self._identity: str | None = None
         self._position = after
         self._wake = asyncio.Event()
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
         self._caught_up = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -97,6 +99,15 @@ class Follower:
         """Begin; `close` ends it."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(), name=f"follow {self._stream}")
+
+    def pause(self) -> None:
+        """Deliver nothing more for now; `go_on` goes on behind the last message. May be called by `on_message`."""
+        self._may_go_on.clear()
+        self._disturbed()
+
+    def go_on(self) -> None:
+        """Deliver again after a `pause`."""
+        self._may_go_on.set()
 
     async def wait_caught_up(self, timeout_s: float) -> bool:
         """Wait until everything stored was delivered; False when it was not within the time.
@@ -133,6 +144,7 @@ class Follower:
         try:
             while True:
                 await self._connection.wait_up()
+                await self._may_go_on.wait()
                 before = self._position
                 try:
                     await self._follow_once()

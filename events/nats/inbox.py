@@ -80,6 +80,14 @@ class Inbox:
         """Begin to deliver."""
         self._follower.start()
 
+    def pause(self) -> None:
+        """Deliver nothing more for now; `go_on` goes on behind the last message. May be called by `on_message`."""
+        self._follower.pause()
+
+    def go_on(self) -> None:
+        """Deliver again after a `pause`."""
+        self._follower.go_on()
+
     async def wait_caught_up(self, timeout_s: float) -> bool:
         """Wait until nothing stored is unread; False when there still is after the time."""
         return await self._follower.wait_caught_up(timeout_s)
