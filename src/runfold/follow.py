@@ -14,9 +14,11 @@ from runfold.events.beats import RunnerBeat
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry
 from runfold.events.fold import fold
 from runfold.events.nats.generations import open_log
+from runfold.events.status import Status
+from runfold.events.transitions import LogRestored, RunAccepted
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
 
     from runfold.client import Client
     from runfold.events.nats.client import RawMessage
@@ -45,17 +47,37 @@ class Onlooker(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Chain:
+    """A generation of the log, folded as far as its messages link."""
+
+    state: RunState | None = None
+    head: Head | None = None
+
+    def folded(self, entry: Entry, data: bytes) -> bool:
+        """Fold the next link; whether it was."""
+        expected = (0, GENESIS) if self.head is None else (self.head.n + 1, self.head.hash)
+        if (entry.n, entry.prev) != expected:
+            return False
+        self.state = fold(self.state, entry)
+        self.head = Head(n=entry.n, hash=hash_entry(data))
+        return True
+
+
 class Following:
     """A run's log, folded entry by entry. `state` is the newest; None before entry 0 has come.
 
     With the digest of a job, the run of any other job that has the same id is not followed: ours will be refused.
+    A log that is restored meanwhile is followed in its new generation, once that is said to be whole.
     """
 
-    def __init__(self, run: str, onlookers: tuple[Onlooker, ...], digest: str | None = None) -> None:
+    def __init__(
+        self, run: str, onlookers: tuple[Onlooker, ...], digest: str | None = None, generation: int = 1
+    ) -> None:
         self.run = run
         self._digest = digest
-        self.state: RunState | None = None
-        self.head: Head | None = None
+        self._generation = generation
+        self._chains: dict[int, _Chain] = {generation: _Chain()}
         self.ended = asyncio.Event()
         self._onlookers = onlookers
         self._unheard: BrokenPipeError | None = None
@@ -66,14 +88,36 @@ class Following:
             entry = decode_entry(message.data)
         except NotAnEntry:
             return
-        expected = (0, GENESIS) if self.head is None else (self.head.n + 1, self.head.hash)
-        if entry.run != self.run or (entry.n, entry.prev) != expected:
+        generation = _generation_of(message.subject)
+        if entry.run != self.run or generation < self._generation or not self._is_ours(entry):
             return
-        state = fold(self.state, entry)
-        if self._digest is not None and state.digest != self._digest:
+        chain = self._chains.setdefault(generation, _Chain())
+        if not chain.folded(entry, message.data):
             return
-        self.head = Head(n=entry.n, hash=hash_entry(message.data))
-        self.state = state
+        if generation > self._generation:
+            if not any(isinstance(item, LogRestored) and item.generation == generation for item in entry.transitions):
+                return
+            self._generation, self._chains = generation, {generation: chain}
+        self._tell(entry)
+
+    @property
+    def state(self) -> RunState | None:
+        """The state after the newest entry."""
+        return self._chains[self._generation].state
+
+    @property
+    def head(self) -> Head | None:
+        """The newest entry's place in the chain."""
+        return self._chains[self._generation].head
+
+    def _is_ours(self, entry: Entry) -> bool:
+        if self._digest is None or entry.n > 0:
+            return True
+        return any(isinstance(item, RunAccepted) and item.digest == self._digest for item in entry.transitions)
+
+    def _tell(self, entry: Entry) -> None:
+        if self.state is None or self.head is None:
+            return
         told = Told(entry, self.state, self.head)
         try:
             for onlooker in self._onlookers:
@@ -106,6 +150,37 @@ class Following:
         return self.state
 
 
+def _generation_of(subject: str) -> int:
+    last = subject.rpartition(".")[2]
+    return int(last) if last.isdecimal() else 0
+
+
+@asynccontextmanager
+async def quarantine_told(client: Client, run: str, say: Callable[[str], None]) -> AsyncIterator[None]:
+    """Say when a run's log is found damaged, and when it goes on, for as long as the block lasts."""
+    marked = False
+
+    def take(message: Delivered) -> None:
+        nonlocal marked
+        try:
+            status = msgspec.json.decode(message.data, type=Status)
+        except msgspec.DecodeError:
+            return
+        if status.quarantined and not marked:
+            say(
+                f"{run} is quarantined: {status.quarantined}\nIts group goes on; nothing is decided for it until "
+                f"`runfold restore {run} --from ARCHIVE`"
+            )
+        elif marked and not status.quarantined:
+            say(f"{run}: its log was restored, it goes on")
+        marked = status.quarantined is not None
+
+    bucket = client.names.status_bucket
+    stream, key = client.names.stream_of(bucket), client.names.key_subject(bucket, run)
+    async with client.following(stream, [key], take, last_per_subject=True):
+        yield
+
+
 @asynccontextmanager
 async def follow_run(
     client: Client, run: str, *onlookers: Onlooker, digest: str | None = None
@@ -114,12 +189,12 @@ async def follow_run(
 
     `digest` is that of the job that was submitted, where it is known.
     """
-    following = Following(run, onlookers, digest)
+    log = await open_log(client.connection, run)
+    following = Following(run, onlookers, digest, log.generation)
     subjects = client.names.subjects
     beats = await client.connection.subscribe(subjects.beats(run), following.take_beat)
     try:
-        log = await open_log(client.connection, run)
-        async with client.following(client.names.log, [log.subject], following.take):
+        async with client.following(client.names.log, [subjects.logs(run)], following.take):
             yield following
     finally:
         await client.connection.unsubscribe(beats)

@@ -20,7 +20,7 @@ from runfold.events.entry import Head
 from runfold.events.nats.blobs import Blobs
 from runfold.events.refusal import JobRefused
 from runfold.events.requests import AbortRun
-from runfold.follow import Following, follow_run
+from runfold.follow import Following, follow_run, quarantine_told
 from runfold.ids import new_request_id
 from runfold.interrupts import Interrupts, interrupts
 from runfold.locate import STORAGE_FOLDER
@@ -138,7 +138,10 @@ async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, ca
     for blob in order.blobs:
         await Blobs(client.connection).put(blob)
     receipt = await client.submit(order.job)
-    async with follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following:
+    async with (
+        quarantine_told(client, receipt.run, order.say),
+        follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following,
+    ):
         detach = order.detach and can_detach
         abort = asyncio.ensure_future(_abort_when_asked(client, following, caught, order, detach=detach))
         refused = asyncio.ensure_future(wait_refused(client, receipt, following))

@@ -74,6 +74,7 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         run = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
         other = runfold.ok("submit", "jobs.py:steps", "--name", "later", *config).out.strip()
         wait_for("enough reports", lambda: index_of(runfold, run) > 300)
+        watching = runfold.start("watch", run)
         flip_a_bit(runfold, up)
         wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
         assert status(runfold, run)["state"] == "running"
@@ -90,7 +91,11 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         wait_for("reports folded again", lambda: index_of(runfold, run) > max(index, before))
         assert status(runfold, run)["quarantined"] is None
         enough.write_text("")
-        assert runfold("watch", run).code == 0
+        out, err = watching.communicate(timeout=PATIENCE_S)
+        assert watching.returncode == 0
+        assert f"{run} is quarantined: " in err
+        assert f"{run}: its log was restored, it goes on" in err
+        assert "returned: " in out
         assert runfold("watch", other).code == 0
         ended = status(runfold, run)
         assert (ended["state"], ended["attempt"]) == ("finished", 1)

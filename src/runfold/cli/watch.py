@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TextIO
 
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
+from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.running import exit_code_for
 from runfold.cli.show import print_json_line, print_text
 from runfold.client import open_client
@@ -18,7 +18,7 @@ from runfold.errors import NotFoundError
 from runfold.events.entry import Head
 from runfold.events.fold import fold
 from runfold.explain import ending_text
-from runfold.follow import Told, follow_run
+from runfold.follow import Told, follow_run, quarantine_told
 from runfold.locate import find
 from runfold.progress import progress
 from runfold.run import wait_refused
@@ -66,7 +66,7 @@ async def watch_run(
 async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submitted: Receipt | None) -> RunState:
     digest = submitted.digest if submitted is not None else None
     with nullcontext(JsonLines()) if as_json else progress(stream, lasting=False) as onlooker:
-        async with follow_run(client, run, onlooker, digest=digest) as following:
+        async with quarantine_told(client, run, say), follow_run(client, run, onlooker, digest=digest) as following:
             return await _ended(client, following, submitted)
 
 
