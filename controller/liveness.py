@@ -21,8 +21,8 @@ from runfold.events.state import Preempting, Running
 if TYPE_CHECKING:
     from runfold.events.state import Group, Place, Rank, RunState, Source
 
-HEARD_WITHIN_S: Final = 3.0
-"""So recently must a runner have been heard for the standstill of its ranks to count."""
+HEARD_WITHIN_BEATS: Final = 3.0
+"""Within so many beats must a runner have been heard for the standstill of its ranks to count."""
 PROGRESS_MIN_S: Final = 60.0
 PROGRESS_GAPS: Final = 10
 """Without a report for so many times its median gap, and `progress_min_s` at least, a rank is said to stand still."""
@@ -130,7 +130,8 @@ def _voice(watch: Watch, state: RunState, heard: Heard, name: str, tick_s: float
     else:
         spoke = source.folded > voice.folded or (name == state.supervisor and heard.nodes is not None)
     silence_s = 0.0 if spoke else voice.silence_s + tick_s
-    counts = silence_s <= HEARD_WITHIN_S and source.folded >= voice.number
+    recent_s = HEARD_WITHIN_BEATS * state.job.timeouts.beat_every_s
+    counts = silence_s <= recent_s and source.folded >= voice.number
     return replace(
         voice,
         folded=source.folded,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,10 +17,17 @@ from runfold.workers.group import RankGroup
 from runfold.workers.pipe import RunnerSpec
 
 BEAT_EVERY_S: Final = 1.0
+BEAT_EVERY_MIN_S: Final = 0.1
 
 
-async def beat(connection: Connection, spec: RunnerSpec, facts: Facts, group: RankGroup) -> None:
-    """Beat for a runner until cancelled."""
+async def beat(
+    connection: Connection,
+    spec: RunnerSpec,
+    facts: Facts,
+    group: RankGroup,
+    every_s: Callable[[], float] = lambda: BEAT_EVERY_S,
+) -> None:
+    """Beat for a runner until cancelled, as often as its job says."""
     while True:
         if facts.spool.incarnation is not None and connection.is_up:
             now = time.monotonic()
@@ -34,7 +42,7 @@ async def beat(connection: Connection, spec: RunnerSpec, facts: Facts, group: Ra
                 ranks=group.beats(now),
             )
             await say(connection, connection.names.subjects.beat(spec.run, attempt, spec.source), said)
-        await asyncio.sleep(BEAT_EVERY_S)
+        await asyncio.sleep(every_s())
 
 
 async def say(connection: Connection, subject: str, document: msgspec.Struct) -> None:

@@ -36,7 +36,7 @@ from runfold.workers.lookout import Lookout
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.places import PlaceTakenError
 from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, plan
-from runfold.workers.pulse import beat
+from runfold.workers.pulse import BEAT_EVERY_MIN_S, BEAT_EVERY_S, beat
 from runfold.workers.spawner import Spawner
 from runfold.workers.storages import Storages
 from runfold.workers.ties import Ties, tie
@@ -83,10 +83,11 @@ class Runner:
         self.facts.start()
         self._say_ready()
         follower = follow_assignments(self._connection, self._hear, run=self._spec.run)
+        every_s = self._beat_every_s
         watched = [
             listening,
             asyncio.create_task(self._tell_reclaimed(reclaimed), name="reclaimed"),
-            asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group), name="beat"),
+            asyncio.create_task(beat(self._connection, self._spec, self.facts, self.group, every_s), name="beat"),
             asyncio.create_task(follower.wait_ended(), name="assignments"),
         ]
         for task in watched:
@@ -168,6 +169,10 @@ class Runner:
         if self.facts.superseded:
             self._ties.order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
         self._wake.set()
+
+    def _beat_every_s(self) -> float:
+        work = self._assignment.job if self._assignment is not None else None
+        return max(BEAT_EVERY_MIN_S, work.timeouts.beat_every_s) if work is not None else BEAT_EVERY_S
 
     @property
     def _ordered(self) -> Ordered | None:
