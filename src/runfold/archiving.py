@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from runfold.agenda import Agenda
 from runfold.archiver import archive_run
 from runfold.events.entry import GENESIS, Head, NotAnEntry, decode_entry, hash_entry
 from runfold.events.limits import ARCHIVE_EVERY_LOCAL_S, ARCHIVE_EVERY_REMOTE_S, ARCHIVE_SEGMENT_MAX_BYTES
@@ -45,8 +46,6 @@ class _Run:
 
     head_n: int = -1
     ended: bool = False
-    queued: bool = False
-    not_before_s: float = 0.0
     retry_s: float = RETRY_MIN_S
     refused: str = ""
     grown: Grown | None = None
@@ -71,7 +70,7 @@ class Archiver:
         self._say = say
         self._every_s = ARCHIVE_EVERY_REMOTE_S if is_url(str(data_dir)) else ARCHIVE_EVERY_LOCAL_S
         self._runs: dict[str, _Run] = {}
-        self._due: asyncio.Queue[str] = asyncio.Queue()  # each run at most once
+        self._agenda = Agenda()
 
     async def run(self) -> None:
         """Archive until cancelled."""
@@ -91,25 +90,19 @@ class Archiver:
         run = self._runs.setdefault(status.run, _Run())
         if status.head.n > run.head_n or status.terminal:
             run.head_n, run.ended = status.head.n, status.terminal
-            self._queue(status.run, run, RETRY_MAX_S if run.refused else self._every_s)
-
-    def _queue(self, name: str, run: _Run, wait_s: float) -> None:
-        if not run.queued:
-            run.queued = True
-            run.not_before_s = asyncio.get_running_loop().time() + (0.0 if run.ended else wait_s)
-            self._due.put_nowait(name)
+            self._agenda.want(status.run, RETRY_MAX_S if run.refused else self._every_s, urgent=run.ended)
 
     async def _write(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            name = await self._due.get()
-            run = self._runs[name]
-            await asyncio.sleep(max(run.not_before_s - loop.time(), 0.0))
-            run.queued = False
+            name = await self._agenda.next()
             began = loop.time()
-            await self._archive(name, run)
+            try:
+                await self._archive(name, self._runs.setdefault(name, _Run(ended=True)))
+            finally:
+                self._agenda.done(name)
             # Runs come first: whoever archives a hundred of them rests as long as it works.
-            await asyncio.sleep(min(loop.time() - began, self._every_s))
+            await self._agenda.rest(min(loop.time() - began, self._every_s))
 
     async def _archive(self, name: str, run: _Run) -> None:
         try:
@@ -130,9 +123,7 @@ class Archiver:
                 self._say(f"{name} is archived later: {error}")
             run.grown, run.log = None, None
             run.retry_s = min(2 * run.retry_s, RETRY_MAX_S)
-            run.queued = True
-            run.not_before_s = asyncio.get_running_loop().time() + run.retry_s
-            self._due.put_nowait(name)
+            self._agenda.want(name, run.retry_s)
 
     async def _finish(self, name: str) -> None:
         """Close the archive of a run that has ended, unless it is closed already."""
