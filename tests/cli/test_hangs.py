@@ -33,7 +33,7 @@ def train(config):
 def pauses():
     runfold.report({"step": 0})
     with runfold.paused_progress():
-        time.sleep(6)
+        time.sleep(10)
     runfold.report({"step": 1})
 def waits():
     runfold.report({"step": 0})
@@ -51,7 +51,7 @@ def entries(runfold: Commands, run: str) -> Iterator[Entry]:
 @pytest.mark.parametrize(("way", "doing"), [("sleep", "idle"), ("spin", "native"), ("stop", "stopped")])
 def test_a_hang_is_told_for_what_it_is_and_paid_by_its_own_budget(runfold: Commands, way: str, doing: str) -> None:
     runfold.write("jobs.py", HANGS)
-    settings = ("timeouts.progress_timeout_s=2", f"config.way={way}")
+    settings = ("timeouts.progress_timeout_s=4", f"config.way={way}")
     options = [word for setting in settings for word in ("--set", setting)]
     status = runfold.ok("run", "jobs.py:train", "--workers", "2", *options, "-o", "json").document
     assert (status["state"], status["attempt"], status["return_value"]) == ("finished", 2, 2)
@@ -80,7 +80,7 @@ def test_a_hang_is_told_for_what_it_is_and_paid_by_its_own_budget(runfold: Comma
 
 def test_a_rank_that_pauses_is_not_missed(runfold: Commands) -> None:
     runfold.write("jobs.py", HANGS)
-    options = ("--set", "timeouts.progress_timeout_s=2", "--set", "failure.max_hangs=0", "-o", "json")
+    options = ("--set", "timeouts.progress_timeout_s=4", "--set", "failure.max_hangs=0", "-o", "json")
     assert runfold.ok("run", "jobs.py:pauses", *options).document["state"] == "finished"
 
 

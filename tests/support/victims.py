@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -11,6 +12,7 @@ from runfold.events.transitions import StateChanged
 from runfold.replay.errors import NotFound
 from runfold.replay.source import load
 from runfold.workers.places import PLACES_FOLDER, find_places
+from support.waiting import LOOK_EVERY_S
 
 if TYPE_CHECKING:
     from runfold.events.entry import Entry
@@ -63,7 +65,7 @@ class Held:
 
     def reaches(self, state: str) -> None:
         """Wait for a state."""
-        while self.status["state"] != state:
+        while self.status["state"] != state:  # each look is a command, which takes its time
             assert self.status["state"] not in ENDS, self.status
 
     def lets(self, *holds: str) -> None:
@@ -86,6 +88,7 @@ class Held:
             for process in self.family():
                 if process.is_running() and process.name() == f"rank-{number}":
                     return process
+            time.sleep(LOOK_EVERY_S)
 
     def ends(self) -> dict[str, object]:
         """Wait for its end, and return what its log says of it."""
@@ -96,6 +99,7 @@ class Held:
     def entries(self) -> list[Entry]:
         """Its log, from the archive, once that holds the end."""
         while True:
+            time.sleep(LOOK_EVERY_S)
             try:
                 entries = list(load(self.run, data_dir=self.runfold.data).entries)
             except NotFound:
@@ -123,4 +127,4 @@ def kill_supervisor(runfold: Commands) -> None:
     before = supervisor(runfold)
     before.kill()
     while json.loads((runfold.data / "connection.json").read_text())["pids"]["supervisor"] == before.pid:
-        pass
+        time.sleep(LOOK_EVERY_S)
