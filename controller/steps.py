@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from msgspec.structs import replace
-
-from runfold.controller.failing import (
-    can_keep,
-    decide_failure,
-    open_failures,
-    reclaimed,
-    shut_down_errored,
-    timed_out,
-)
+from runfold.controller.failing import can_keep, open_failures, timed_out
 from runfold.controller.gating import arguments_of, before_attempt, before_layout, passed, selector_of
 from runfold.controller.gating import failed as gate_failed
-from runfold.controller.keeping import doubt, sealing
 from runfold.controller.layout import lay_out, layout_words
+from runfold.controller.moves import change, fail, finished, news
 from runfold.controller.policies import Hold
+from runfold.controller.preempting import preempt, preempting, taken
 from runfold.controller.validating import await_final
 from runfold.controller.words import because, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
-from runfold.events.gates import ABORT, FAILURE, SHUTDOWN
+from runfold.events.gates import ABORT, SHUTDOWN
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -38,18 +30,16 @@ from runfold.events.state import (
     ShuttingDown,
 )
 from runfold.events.tasks import DELETE, HOOK
-from runfold.events.transitions import AttemptStarted, FailureDecided, GroupLaidOut, StateChanged
+from runfold.events.transitions import AttemptStarted, GroupLaidOut, StateChanged
 
 if TYPE_CHECKING:
+    from runfold.controller.moves import Step
     from runfold.controller.policies import Policies
-    from runfold.events.base import Cause, Json
-    from runfold.events.failures import Failure
+    from runfold.events.base import Cause
     from runfold.events.marks import Ending
     from runfold.events.state import Group, RunState
     from runfold.events.tasks import Task
-    from runfold.events.transitions import AnyTransition, EndName, StateName
-
-Step = tuple["AnyTransition", ...]
+    from runfold.events.transitions import EndName
 
 
 def step_of_state(state: RunState, policies: Policies) -> Step:
@@ -65,22 +55,17 @@ def step_of_state(state: RunState, policies: Policies) -> Step:
         case Running() if group is not None:
             return _running(state, group, policies)
         case Preempting() if group is not None:
-            return _preempting(state, group, phase, policies)
+            return preempting(state, group, phase, policies)
         case Restarting() | Rescheduling():
             return _again(state, phase, policies)
         case Resizing():
-            return () if state.held else _next_attempt(state, policies, _news(state, phase.cause), phase.num_workers)
+            return () if state.held else _next_attempt(state, policies, news(state, phase.cause), phase.num_workers)
         case ShuttingDown():
             return _shutting_down(state, phase)
         case Finished() | Errored() | Aborted() | Scheduling() | Running() | Preempting():
             return ()  # over; or without a group, which evolve refuses
         case _:
             assert_never(phase)
-
-
-def _news(state: RunState, otherwise: Cause) -> Cause:
-    """Return the input that last moved the group on."""
-    return state.group.news if state.group is not None and state.group.news is not None else otherwise
 
 
 # --- towards a group
@@ -133,48 +118,25 @@ def _again(state: RunState, phase: Restarting | Rescheduling, policies: Policies
         return _begin(state, phase.cause, scaling.num_workers, kept=True)
     if state.held:
         return ()
-    cause = state.fired[0].cause if state.fired else _news(state, phase.cause)
+    cause = state.fired[0].cause if state.fired else news(state, phase.cause)
     return _begin(state, cause, scaling.num_workers, kept=False)
 
 
 def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
     if group.ranks and not group.waits and all(rank.started for rank in group.ranks):
         entered = f"{ranks(len(group.ranks))} in user code (attempt {group.attempt})"
-        return (_change(state, "running", entered),)
+        return (change(state, "running", entered),)
     if failures := open_failures(state):
-        return _fail(state, failures, policies)
+        return fail(state, failures, policies)
     if group.places and not group.layout and all(place.healthy for place in group.places):
         return _lay_out(state, group)
     late = timed_out(state)
-    return _fail(state, (late,), policies) if late is not None else ()
-
-
-def _fail(state: RunState, failures: tuple[Failure, ...], policies: Policies) -> Step:
-    """Deal with failures: decided by the policy, after the gate that is asked before was."""
-    decided = decide_failure(state, failures, policies)
-    first = decided[0] if decided else None
-    if not isinstance(first, FailureDecided) or first.decision == "noop":
-        return decided
-    about: dict[str, Json] = {
-        "attempt": state.attempt,
-        "decision": first.decision,
-        "error": first.failure.error.headline,
-        "rank": first.failure.rank,
-    }
-    answer = passed(state, FAILURE, first.failure.cause, about)
-    if isinstance(answer, tuple):
-        return answer
-    error = gate_failed(answer, state, FAILURE)
-    if error is None:
-        return decided
-    reason = f"{first.reason}; the gate {FAILURE} raised {error.headline}: the run ends"
-    decision = replace(first, decision="raise", budget=None, spent=0, limit=0, reason=reason)
-    return (decision, shut_down_errored(state, first.failure, first.cause, reason))
+    return fail(state, (late,), policies) if late is not None else ()
 
 
 def _lay_out(state: RunState, group: Group) -> Step:
     layout = lay_out(group.places, group.num_workers, state.homes)
-    answer = before_layout(state, layout, _news(state, state.phase.cause))
+    answer = before_layout(state, layout, news(state, state.phase.cause))
     if isinstance(answer, tuple):
         return answer
     ready = group.places[layout[0].place].ready
@@ -185,7 +147,7 @@ def _lay_out(state: RunState, group: Group) -> Step:
         addr=addr,
         port=port,
         arguments=arguments_of(answer),
-        cause=relative(_news(state, state.phase.cause), state.n),
+        cause=relative(news(state, state.phase.cause), state.n),
         reason=f"every runner is ready: {layout_words(layout, group.places)}; they meet at {addr}:{port}",
     )
     return (laid_out,)
@@ -197,86 +159,15 @@ def _lay_out(state: RunState, group: Group) -> Step:
 def _running(state: RunState, group: Group, policies: Policies) -> Step:
     failures = open_failures(state)
     if group.over and not failures:
-        return _finished(state, group)
-    if state.notice is not None and (nodes := _taken(state, group)):
-        return (_preempt(state, nodes, state.notice.reason),)
+        return finished(state, group)
+    if state.notice is not None and (nodes := taken(state, group)):
+        return (preempt(state, nodes, state.notice.reason),)
     if failures:
-        return _fail(state, failures, policies)
+        return fail(state, failures, policies)
     scaling = policies.scaling.running(state)
     if isinstance(scaling, Hold):
         return ()
-    return (_change(state, "resizing", f"resizing {scaling.reason}", num_workers=scaling.num_workers),)
-
-
-def _finished(state: RunState, group: Group) -> Step:
-    """Finish once every checkpoint that is on its way is committed, or given up."""
-    if sealing(state):
-        return ()
-    end = _finish(state, group)
-    return (*doubt(state, group, end.cause), end)
-
-
-def _finish(state: RunState, group: Group) -> StateChanged:
-    returned = sum(rank.phase == "returned" for rank in group.ranks)
-    every = "every rank returned" if len(group.ranks) > 1 else "the rank returned"
-    reason = (
-        every
-        if returned == len(group.ranks)
-        else f"{returned} of {len(group.ranks)} ranks returned, the others' failures were passed over"
-    )
-    return StateChanged(
-        from_state=state_name(state.phase),
-        to_state="shutting_down",
-        next="finished",
-        deadline_t=state.t + state.job.timeouts.shutdown_deadline_s,
-        cause=relative(_news(state, state.phase.cause), state.n),
-        reason=reason,
-    )
-
-
-def _taken(state: RunState, group: Group) -> tuple[str, ...]:
-    """Return the nodes of the group that a notice in force names."""
-    here = {place.node for place in group.places}
-    return tuple(node for node in state.notice.nodes if node in here) if state.notice is not None else ()
-
-
-def _preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
-    notice = state.notice
-    deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else state.t
-    within_s = max(deadline_t - state.t, 0.0)
-    reason = f"{', '.join(nodes)} will be taken back in {within_s:.1f} s{because(why)}"
-    return StateChanged(
-        from_state=state_name(state.phase),
-        to_state="preempting",
-        nodes=nodes,
-        deadline_t=deadline_t,
-        cause=relative(notice.cause if notice is not None else state.phase.cause, state.n),
-        reason=reason,
-    )
-
-
-def _preempting(state: RunState, group: Group, phase: Preempting, policies: Policies) -> Step:
-    failures = open_failures(state)
-    if group.over and not failures:
-        return _finished(state, group)
-    reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
-    if failures and not reclaims:
-        return _fail(state, failures, policies)
-    nodes = _taken(state, group)
-    if not nodes and not reclaims:
-        return (_change(state, "running", f"{', '.join(phase.nodes)} stay after all", phase.cause),)
-    changed = nodes and state.notice is not None and _differs(state, phase, nodes)
-    if changed and state.notice is not None and not state.fired:
-        return (_preempt(state, nodes, state.notice.reason),)
-    if state.fired and not group.over:
-        return _fail(state, (*failures, reclaimed(state, phase, state.fired[0].cause)), policies)
-    return _fail(state, failures, policies) if group.over else ()
-
-
-def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool:
-    notice = state.notice
-    deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else phase.deadline_t
-    return (nodes, deadline_t) != (phase.nodes, phase.deadline_t)
+    return (change(state, "resizing", f"resizing {scaling.reason}", num_workers=scaling.num_workers),)
 
 
 # --- towards the end
@@ -321,7 +212,7 @@ def _shutting_down(state: RunState, phase: ShuttingDown) -> Step:
 
 def _released(state: RunState, phase: ShuttingDown) -> Step:
     """Nothing is held any more: validations are awaited, and the last gate is asked. An abort waits for neither."""
-    cause, hurried = _news(state, phase.cause), state.ending is not None and state.ending.next != phase.next
+    cause, hurried = news(state, phase.cause), state.ending is not None and state.ending.next != phase.next
     if phase.next == "aborted" or hurried:
         return (_end(state, phase, phase.next, cause, phase.reason),)
     if (left := await_final(state, phase)) is not None:
@@ -360,17 +251,5 @@ def _end(state: RunState, phase: ShuttingDown, to_state: EndName, cause: Cause, 
         to_state=to_state,
         failure=phase.failure or state.failure if phase.next == "errored" else None,
         cause=relative(cause, state.n),
-        reason=reason,
-    )
-
-
-def _change(
-    state: RunState, to_state: StateName, reason: str, cause: Cause | None = None, num_workers: int | None = None
-) -> StateChanged:
-    return StateChanged(
-        from_state=state_name(state.phase),
-        to_state=to_state,
-        num_workers=num_workers,
-        cause=relative(cause if cause is not None else _news(state, state.phase.cause), state.n),
         reason=reason,
     )
