@@ -87,7 +87,8 @@ class StopOrder(Value, frozen=True, kw_only=True):
 class Assignment(Document, frozen=True, kw_only=True):
     """The document of DESIGN §5. Readers order by (epoch, n, hash, forced) and ignore what is not newer.
 
-    `kept`: the places are those of the attempt before.
+    `kept`: the places are those of the attempt before. `room_for`: the run wants to be told how many of its ranks, up
+    to so many, the pool has room for (`CapacityChanged`); 0: it does not.
     """
 
     v: int = 1
@@ -116,6 +117,7 @@ class Assignment(Document, frozen=True, kw_only=True):
     stop: StopOrder | None = None
     tasks: tuple[Task, ...] = ()
     forced: int = 0
+    room_for: int = 0
 
     def newer_than(self, other: Assignment | None) -> bool:
         """Whether this one counts against `other`, the newest held so far."""

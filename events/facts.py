@@ -79,9 +79,19 @@ class RunnerLost(PoolFact, frozen=True, kw_only=True):
 
 
 class CapacityChanged(PoolFact, frozen=True, kw_only=True):
-    """The pool's slots by node, as of now."""
+    """What the pool has for this run, as of now: said to runs that asked to be told (`Assignment.room_for`).
+
+    `slots`: CPUs of each node, free or not. `whole`: how many ranks of the run's shape each node could hold were it
+    empty. `room`: how many each could hold now; what the run holds itself counts as free, what others hold or have a
+    better claim to does not. `fits`: the largest group that could be placed now, with everything regarded that the job
+    asks of its places. `slices`: how many TPU slices of the job's kind are whole. None: nobody counted it.
+    """
 
     slots: dict[str, int]
+    whole: dict[str, int] | None = None
+    room: dict[str, int] | None = None
+    fits: int | None = None
+    slices: int | None = None
 
 
 class PreemptionNoticed(Fact, frozen=True, kw_only=True):
