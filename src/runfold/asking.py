@@ -2,30 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
-from runfold.client import ENDED_ALREADY
-from runfold.errors import NotFoundError
+from runfold.client import ENDED_ALREADY, accepted
+from runfold.errors import NotFoundError, UnreachableError
+from runfold.events.limits import REQUEST_TIMEOUT_S
+from runfold.events.nats.errors import BrokerError
+from runfold.events.status import Status
 from runfold.runs import clients, find_status
 
 if TYPE_CHECKING:
     from runfold.events.requests import Request
     from runfold.locate import Where
 
+AGAIN_AFTER_S: Final = 0.1
+
 
 async def ask(where: Where, run: str, request: Request) -> str:
     """Publish a request about a run and return its answer.
+
+    A broker that goes away meanwhile may come back, or have ended with the one run that it served: until
+    `REQUEST_TIMEOUT_S` is over the same request is made again, and its answer looked for in the run's archive.
 
     Raises:
         NotFoundError: nobody knows the run.
         NotAcceptedError: the controller refused it.
         NoAnswerError: nobody answered in time; it may still be done.
+        BrokerError: the broker went away and did not come back; it may still be done.
     """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + REQUEST_TIMEOUT_S
+    gone: BrokerError | None = None
+    while True:
+        try:
+            return await _ask(where, run, request)
+        except BrokerError as error:
+            gone = error
+        except (NotFoundError, ConnectionError):
+            if gone is None:
+                raise
+        if loop.time() >= deadline:
+            raise gone
+        await asyncio.sleep(AGAIN_AFTER_S)
+
+
+async def _ask(where: Where, run: str, request: Request) -> str:
     async with clients(where) as each:
         async for client in each:
             try:
                 return await client.request(run, request)
             except NotFoundError:
                 continue
-    await find_status(where, run)  # one that stands in the archive has ended; NotFoundError for the others
+    # One that stands in the archive has ended; `NotFoundError` for the others.
+    found = await find_status(where, run)
+    if isinstance(found, Status) and (answer := found.requests.get(request.id)) is not None:
+        return accepted(answer)
+    if isinstance(found, Status) and not found.terminal:
+        raise UnreachableError(
+            f"{run} has not ended by its archive, and no service that knows it answers: nothing was asked\n"
+            f"Start the service of {where.data_dir} with `runfold up`, or name another one."
+        )
     return ENDED_ALREADY

@@ -149,6 +149,8 @@ class Client:
         before = await self.status(run)
         if before is None:
             raise NotFoundError(f"the service knows no run {run!r}")
+        if (answer := before.requests.get(request.id)) is not None:
+            return accepted(answer)  # asked before, over a connection that was lost
         if before.terminal:
             return ENDED_ALREADY
         loop = asyncio.get_running_loop()
@@ -160,7 +162,9 @@ class Client:
                 await self._publish_request(run, request)
             status = await self.status(run)
             if status is not None and (answer := status.requests.get(request.id)) is not None:
-                return _accepted(answer)
+                return accepted(answer)
+            if status is not None and status.terminal:
+                return ENDED_ALREADY  # it came too late to be looked at
             await asyncio.sleep(STATUS_POLL_S)
         raise NoAnswerError(
             f"no controller answered the request about {run} within {timeout_s:g} s\n"
@@ -180,7 +184,8 @@ class Client:
             raise NotAcceptedError(f"the broker did not take the request: {answer.description}")
 
 
-def _accepted(answer: str) -> str:
+def accepted(answer: str) -> str:
+    """Return the answer to a request; raise `NotAcceptedError` when it is a refusal."""
     if answer.startswith("refused"):
         raise NotAcceptedError(answer)
     return answer
