@@ -8,6 +8,7 @@ import msgspec
 
 from runfold.controller.gating import closed as hook_closed
 from runfold.controller.gating import follow
+from runfold.controller.overdue import missing, overdue
 from runfold.controller.validating import judged, validate
 from runfold.controller.words import listed
 from runfold.events.base import Value, relative
@@ -27,7 +28,7 @@ from runfold.events.transitions import (
 if TYPE_CHECKING:
     from runfold.events.base import Cause, Json
     from runfold.events.checkpoints import Gathering
-    from runfold.events.state import Group, Rank, RunState
+    from runfold.events.state import Group, RunState
     from runfold.events.tasks import OpenTask, TaskEnd
     from runfold.events.transitions import AnyTransition
 
@@ -232,21 +233,6 @@ def _seal(state: RunState) -> tuple[AnyTransition, ...]:
     return ()
 
 
-def missing(group: Group, one: Gathering) -> tuple[int, ...]:
-    """Return the ranks that have not passed a checkpoint."""
-    have = frozenset(ranks_in(one.ranks))
-    return tuple(rank.rank for rank in group.ranks if rank.rank not in have and not _passed(rank, one))
-
-
-def _passed(rank: Rank, one: Gathering) -> bool:
-    """Whether a rank without files went by: it is done, or reported later; by name if it names its checkpoints."""
-    if rank.phase == "returned":
-        return True
-    if one.named and rank.named:
-        return rank.named >= one.named
-    return rank.index >= one.at
-
-
 def _sealing(state: RunState, group: Group, one: Gathering) -> TaskOrdered:
     have = ranks_in(one.ranks)
     arguments: dict[str, Json] = {
@@ -346,9 +332,8 @@ def _warn(state: RunState) -> tuple[AnyTransition, ...]:
     group = state.group
     if group is None:
         return ()
-    for one in state.checkpoints.gathering:
-        if one.due is not None and not one.overdue:
-            return (_overdue(state, group, one, one.due),)
+    if said := overdue(state, group):
+        return said
     unread = state.checkpoints.unread
     if unread is not None and "unread" not in state.told:
         reason = (
@@ -357,19 +342,6 @@ def _warn(state: RunState) -> tuple[AnyTransition, ...]:
         )
         return (Warned(about="unread", checkpoint=group.start, cause=relative(unread, state.n), reason=reason),)
     return ()
-
-
-def _overdue(state: RunState, group: Group, one: Gathering, due: Cause) -> Warned:
-    absent = missing(group, one)
-    where = [f"rank {rank} on {group.ranks[rank].node} (last report {group.ranks[rank].index})" for rank in absent]
-    limit_s = state.job.timeouts.checkpoint_timeout_s
-    return Warned(
-        about="overdue",
-        checkpoint=one.name,
-        ranks=absent,
-        cause=relative(due, state.n),
-        reason=f"{one.name} waits for {listed(where)} for more than timeouts.checkpoint_timeout_s ({limit_s:g} s)",
-    )
 
 
 def doubt(state: RunState, group: Group, cause: Cause) -> tuple[AnyTransition, ...]:

@@ -30,13 +30,15 @@ def look(state: RunState) -> tuple[TaskOrdered, ...]:
     return looks(state, relative(group.stuck.cause, state.n), why)
 
 
-def looks(state: RunState, cause: Cause, why: str) -> tuple[TaskOrdered, ...]:
-    """Return the orders to look at every rank at work: one for each runner."""
+def looks(state: RunState, cause: Cause, why: str, only: frozenset[int] | None = None) -> tuple[TaskOrdered, ...]:
+    """Return the orders to look at every rank at work, or at those of the runners of `only`: one for each runner."""
     group = state.group
     if group is None or state_name(state.phase) not in GROUP_AT_WORK:
         return ()
     deadline_t = round(state.t + STACKS_TIMEOUT_S, 6)
-    sources = dict.fromkeys(rank.source for rank in group.ranks if _can_be_seen(group, rank))
+    sources = dict.fromkeys(
+        rank.source for rank in group.ranks if _can_be_seen(group, rank) and (only is None or rank.rank in only)
+    )
     return tuple(
         TaskOrdered(
             task=Task(
@@ -66,12 +68,12 @@ def hangs(state: RunState, group: Group) -> tuple[Failure, ...]:
     A rank that waits for others in a collective is not to blame while one does not.
     """
     stuck = group.stuck
-    if stuck is None or stuck.limit_s is None or stuck.quiet_s < stuck.limit_s or _is_looking(state):
+    if stuck is None or stuck.limit_s is None or stuck.quiet_s < stuck.limit_s or is_looking(state):
         return ()
     return tuple(_hang(group, stuck, rank, state.t) for rank in _to_blame(group, stuck))
 
 
-def _is_looking(state: RunState) -> bool:
+def is_looking(state: RunState) -> bool:
     """Whether stacks are still to come: every order for them has an end, or gets one by its deadline."""
     return bool(look(state)) or any(one.task.kind == STACKS for one in state.tasks)
 

@@ -35,8 +35,8 @@ class Gathering(Value, frozen=True, kw_only=True):
 
     `index` counts reports through all attempts, `at` within this one: the highest at which a rank reported it. `ranks`
     holds those that have (see `with_rank`). `named`: the user chose the directory, and for a rank with files it was the
-    so-manieth that it named; 0 for runfold's own. `due`: its time is over; `overdue`: that was said. `validation`: what
-    `first`, the lowest rank with files so far, asked for.
+    so-manieth that it named; 0 for runfold's own. `due`: its time is over; `looked`: the ranks that it waits for were
+    looked at; `overdue`: that was said. `validation`: what `first`, the lowest rank with files so far, asked for.
     """
 
     name: str
@@ -48,6 +48,7 @@ class Gathering(Value, frozen=True, kw_only=True):
     cause: Cause
     named: int = 0
     due: Cause | None = None
+    looked: bool = False
     overdue: bool = False
     first: int | None = None
     validation: ValidationWish | None = None
@@ -102,7 +103,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     `base`: the index of the present attempt's first report. `leftovers`: directories that will never be whole.
     `opened`: the storage was looked into. `seals_failed` in a row. `orders` counts the deletions ordered.
     `sweep`: a runner was lost, and what its ranks had begun to upload is known to nobody.
-    `continues`: the run that this one goes on from. `last`: what brought the newest commit.
+    `continues`: the run that this one goes on from. `last`: what brought the newest commit, `committed_t`: when.
     `unread`: a rank that was given a checkpoint has not asked for it. `marks`: where the ranks were in their data at
     the last reports, in their order.
     """
@@ -119,8 +120,14 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     sweep: bool = False
     continues: str | None = None
     last: Cause | None = None
+    committed_t: float | None = None
     unread: Cause | None = None
     marks: tuple[Mark, ...] = ()
+
+
+def committed_since(checkpoints: Checkpoints, t: float) -> bool:
+    """Whether a checkpoint has been committed at `t` of the run's clock or later: what was asked for then is there."""
+    return checkpoints.committed_t is not None and checkpoints.committed_t >= t
 
 
 # --- sets of ranks, small also for thousands

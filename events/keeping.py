@@ -85,6 +85,7 @@ def ordered(state: RunState, transition: TaskOrdered, at: Moment) -> RunState:
         state = asked(state, str(task.arguments.get("hook", "")))
     elif task.kind == STACKS:
         state = look_begun(state)
+        checkpoints = state.checkpoints
     opened = OpenTask(task=task, cause=absolute(transition.cause, at.n))
     return replace(state, tasks=(*state.tasks, opened), checkpoints=checkpoints)
 
@@ -148,12 +149,13 @@ def committed(state: RunState, transition: CheckpointCommitted, at: Moment) -> R
     )
     checkpoints = state.checkpoints
     kept = ranked(checkpoints.kept, new, newest.name)
-    checkpoints = replace(checkpoints, kept=kept, wanted=None, seals_failed=0, last=absolute(transition.cause, at.n))
+    cause = absolute(transition.cause, at.n)
+    checkpoints = replace(checkpoints, kept=kept, wanted=None, seals_failed=0, last=cause, committed_t=at.t)
     wanted, ending = state.checkpoints.wanted, state.ending
     if wanted is not None and wanted.stop and ending is None:
         why = f" ({wanted.reason})" if wanted.reason else ""
         reason = f"stopped at checkpoint {transition.name}{why}"
-        ending = Ending(next="finished", by=wanted.by, reason=reason, cause=absolute(transition.cause, at.n))
+        ending = Ending(next="finished", by=wanted.by, reason=reason, cause=cause)
     changed = replace(state, checkpoint=newest, checkpoints=checkpoints, ending=ending)
     return settled(_without_task(changed, seal_id(transition.name)))
 

@@ -50,11 +50,14 @@ class RankSeen(Value, frozen=True, kw_only=True):
 
 
 def look_begun(state: RunState) -> RunState:
-    """Count a look at the ranks; what made no progress is looked at by it."""
-    group = state.group
+    """Count a look at the ranks; what made no progress, or is waited for too long, is looked at by it."""
+    group, gathering = state.group, state.checkpoints.gathering
     if group is None:
         return state
     stuck = replace(group.stuck, looked=True) if group.stuck is not None else None
+    if any(one.due is not None for one in gathering):
+        looked = tuple(replace(one, looked=True) if one.due is not None else one for one in gathering)
+        state = replace(state, checkpoints=replace(state.checkpoints, gathering=looked))
     return replace(state, group=replace(group, looks=group.looks + 1, stuck=stuck))
 
 

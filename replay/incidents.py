@@ -100,7 +100,8 @@ class _Seen:
                 if item.source != source:
                     # A source's facts stand in order: its first in an entry waited longest.
                     source = item.source
-                    self._hear(entry, item)
+                    if item.checkpoint is None and item.upload_error is None:  # else its upload held it back
+                        self._hear(entry, item)
                 if item.upload_error is not None:
                     found.extend(self._not_uploaded(entry, item, item.upload_error))
                 continue

@@ -98,7 +98,7 @@ def saves_slowly():
         put = files._LocalFiles.put
 
         def slow_put(self, *arguments, **options):
-            time.sleep(2)
+            time.sleep(6)
             return put(self, *arguments, **options)
 
         files._LocalFiles.put = slow_put

@@ -191,6 +191,8 @@ CASES = (
         (
             "FINISHED",
             "a warning: checkpoint_000000_1 waits for rank 1 on local-",
+            "it waits in Python code, at broken.py:",
+            "in slow_put",
             "for more than timeouts.checkpoint_timeout_s (1 s)",
         ),
         settings=("timeouts.checkpoint_timeout_s=1",),

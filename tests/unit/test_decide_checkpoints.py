@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.base import Cause, Json, Moment
+from runfold.events.checkpoints import committed_since
 from runfold.events.config import CheckpointConfig, FailureConfig, Timeouts
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
@@ -225,21 +226,6 @@ def test_given_equal_counts_or_files_of_one_rank_then_there_is_no_doubt() -> Non
     assert run.finishing().none(CheckpointsDoubted)
 
 
-# --- waiting too long
-
-
-def test_given_ranks_that_do_not_pass_then_they_are_named_once_and_the_run_goes_on() -> None:
-    run = Run(3, timeouts=LIMITED).running()
-    run.says(run.shard(0, 2), run.reported(1, 2), run.reported(2, 1))
-    run.waits(11)
-    warned = run.the(Warned)
-    assert warned.ranks == (2,)
-    assert "waits for rank 2 on local (last report 1)" in warned.reason
-    assert run.waits(20).said == ()
-    run.says(run.reported(2, 2))
-    assert run.the(TaskOrdered).task.kind == "seal"
-
-
 # --- asking for one
 
 
@@ -273,6 +259,45 @@ def test_given_a_wish_to_stop_at_a_checkpoint_then_the_run_finishes_with_the_nex
     assert "less time" in run.the(RequestAccepted).reason
     run.says(run.released())
     assert run.name == "finished"
+
+
+def test_given_a_wish_to_stop_while_nodes_go_then_the_run_finishes_with_the_checkpoint_not_at_the_deadline() -> None:
+    run = Run(1).running()
+    run.says(run.noticed("local", within_s=60))
+    run.says(StopAtCheckpoint(id="r1", by="ann"))
+    assert run.name == "preempting"
+    committed(run)
+    assert (run.path, run.the(StateChanged).next) == (["preempting>shutting_down"], "finished")
+
+
+def test_given_a_wish_to_stop_and_a_failure_then_the_next_attempt_is_asked_too() -> None:
+    run = Run(1, failure=FailureConfig(max_failures=1)).running()
+    run.says(StopAtCheckpoint(id="r1", by="ann"))
+    run.says(run.failed(0))
+    told = assignment(run.state, run.head)
+    assert told.job is not None
+    assert (told.attempt, told.job.wanted) == (2, "r1")
+    run.starts()
+    committed(run)
+    assert run.the(StateChanged).next == "finished"
+
+
+def test_given_a_wish_to_stop_and_no_checkpoint_ever_then_the_run_ends_as_it_would() -> None:
+    run = Run(1).running()
+    run.says(StopAtCheckpoint(id="r1", by="ann"))
+    run.finishing()
+    assert run.the(StateChanged).reason == "the rank returned"
+
+
+def test_a_commit_is_known_by_its_time() -> None:
+    run = Run(1).running()
+    assert not committed_since(run.state.checkpoints, 0.0)
+    committed(run)
+    assert committed_since(run.state.checkpoints, run.t)
+    assert not committed_since(run.state.checkpoints, run.t + 0.1)
+    at = run.t
+    committed(run, 1)
+    assert committed_since(run.state.checkpoints, at + 0.1)
 
 
 def test_given_nodes_that_go_then_a_checkpoint_is_asked_for() -> None:
