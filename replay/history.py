@@ -169,34 +169,57 @@ class _Claim(msgspec.Struct, frozen=True, kw_only=True):
     hash: str
 
 
-def link_up(raws: Iterable[Raw], run: str | None = None) -> Linked:
-    """Return the chain from entry 0 in these messages, what was skipped, and where the chain breaks off.
+class Linking:
+    """Finds the chain from entry 0 in messages, given one after the other.
 
     `run` is the run they must be of; None takes it from entry 0.
     """
-    links: list[Link] = []
-    strays: list[Stray] = []
-    tail: list[Stray | _Claim] = []
-    n, prev = 0, GENESIS
-    for raw in raws:
-        entry = _read(raw)
-        if isinstance(entry, str):
-            tail.append(Stray(where=raw.where, reason=entry))
-            continue
-        digest = hash_entry(raw.data)
-        if entry.n == n and entry.prev == prev and (run is None or entry.run == run):
-            links.append(Link(entry=entry, data=raw.data, hash=digest, where=raw.where))
-            if tail:
-                strays.extend(map(_stray, tail))
-                tail.clear()
-            run = entry.run
-            n, prev = n + 1, digest
-        else:
-            tail.append(_Claim(stray=_why_not(entry, raw, run, n, prev), entry=entry, hash=digest))
-    lost = _break(links, strays, tail, run)
-    if lost is None:
-        strays.extend(map(_stray, tail))
-    return Linked(run=run or "", links=tuple(links), strays=tuple(strays), damages=() if lost is None else (lost,))
+
+    def __init__(self, run: str | None = None) -> None:
+        self._run = run
+        self._links: list[Link] = []
+        self._strays: list[Stray] = []
+        self._tail: list[Stray | _Claim] = []
+        self._prev = GENESIS
+
+    def take(self, raws: Iterable[Raw]) -> None:
+        """Take the next messages."""
+        links, strays, tail, run, prev = self._links, self._strays, self._tail, self._run, self._prev
+        n = len(links)
+        for raw in raws:
+            entry = _read(raw)
+            if isinstance(entry, str):
+                tail.append(Stray(where=raw.where, reason=entry))
+                continue
+            digest = hash_entry(raw.data)
+            if entry.n == n and entry.prev == prev and (run is None or entry.run == run):
+                links.append(Link(entry=entry, data=raw.data, hash=digest, where=raw.where))
+                if tail:
+                    strays.extend(map(_stray, tail))
+                    tail.clear()
+                run = entry.run
+                n, prev = n + 1, digest
+            else:
+                tail.append(_Claim(stray=_why_not(entry, raw, run, n, prev), entry=entry, hash=digest))
+        self._run, self._prev = run, prev
+
+    def linked(self) -> Linked:
+        """Return the chain, what was skipped, and where the chain breaks off."""
+        lost = _break(self._links, self._strays, self._tail, self._run)
+        strays = self._strays if lost is not None else [*self._strays, *map(_stray, self._tail)]
+        return Linked(
+            run=self._run or "",
+            links=tuple(self._links),
+            strays=tuple(strays),
+            damages=() if lost is None else (lost,),
+        )
+
+
+def link_up(raws: Iterable[Raw], run: str | None = None) -> Linked:
+    """Return the chain from entry 0 in these messages, what was skipped, and where the chain breaks off."""
+    linking = Linking(run)
+    linking.take(raws)
+    return linking.linked()
 
 
 def cut_lines(data: bytes, file: str) -> list[Raw]:

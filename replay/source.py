@@ -19,11 +19,13 @@ from runfold.events.log import Log
 from runfold.replay.archive import archive_path
 from runfold.replay.errors import CannotRead, NotFound
 from runfold.replay.export import read_export
-from runfold.replay.history import History, Raw, Where, link_up
+from runfold.replay.history import History, Linking, Raw, Where
 from runfold.replay.store import is_url, open_store
 from runfold.replay.unarchive import read_archive
 
 EXPORT_MAX_BYTES: Final = 4 * 1024**3
+LINKED_AT_ONCE_COUNT: Final = 64
+"""So many messages of a live log are looked at together, while the broker reads on."""
 
 
 def load(target: str | Path, *, data_dir: str | Path | None = None, deep: bool = False) -> History:
@@ -62,9 +64,15 @@ def _load(text: str, data_dir: str | Path | None, *, deep: bool) -> History:
 async def read_log(log: Log, run: str) -> History:
     """Return the history in a run's live log as far as it goes now; without links when the log is empty."""
     name = f"the log of {run}"
-    raws = [Raw(data=stored.data, where=Where(file=name, sequence=stored.sequence)) async for stored in log.read()]
+    linking, raws = Linking(run), list[Raw]()
     with _without_collector():
-        linked = link_up(raws, run)
+        async for stored in log.read():
+            raws.append(Raw(data=stored.data, where=Where(file=name, sequence=stored.sequence)))
+            if len(raws) == LINKED_AT_ONCE_COUNT:
+                linking.take(raws)
+                raws.clear()
+        linking.take(raws)
+    linked = linking.linked()
     return History(target=run, kind="stream", run=run, links=linked.links, strays=linked.strays, damages=linked.damages)
 
 

@@ -68,11 +68,5 @@ def _stored(data: bytes, headers: Mapping[str, str]) -> StoredMessage:
         sequence=int(headers["Nats-Sequence"]),
         data=data,
         headers=headers,
-        stored_at_s=datetime.fromisoformat(_to_microseconds(headers["Nats-Time-Stamp"])).timestamp(),
+        stored_at_s=datetime.fromisoformat(headers["Nats-Time-Stamp"]).timestamp(),
     )
-
-
-def _to_microseconds(stamp: str) -> str:
-    """Cut a time stamp's nanoseconds, which `fromisoformat` does not take on every Python, to microseconds."""
-    whole, _, fraction = stamp.removesuffix("Z").partition(".")
-    return f"{whole}.{fraction[:6]:0<6}+00:00"

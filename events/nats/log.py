@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from runfold.events import limits
@@ -15,10 +16,14 @@ from runfold.events.nats.publish import EXPECTED_SUBJECT_SEQUENCE, MSG_ID, Acked
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from runfold.events.nats.api import StoredMessage
     from runfold.events.nats.connection import Connection
 
 STRAYS_PER_APPEND_MAX: Final = 64
 """How often one call appends after yet another stray, before it asks to be called again."""
+
+TURNS_TO_ASK_COUNT: Final = 3
+"""Turns of the loop until a request is on its way: the broker reads on while what it gave is looked at."""
 
 _TEMPORARY: Final = 503
 
@@ -83,21 +88,34 @@ class JetStreamLog:
             LogUnavailable: the broker stopped answering; what was yielded is good.
         """
         last = await self.last_sequence()
-        position = after_sequence
-        while position < last:
-            try:
-                batch = await read_batch(self._connection, self._stream, self.subject, position + 1)
-                if not batch:
-                    # A replica that lags: the leader has it.
-                    found = await self._api.next_message(self._stream, self.subject, position + 1)
-                    batch = [found] if found is not None else []
-            except Unanswered as error:
-                raise LogUnavailable(f"the log of {self.run} cannot be read on: {error}") from error
-            if not batch:
-                return
-            for message in batch:
-                yield Stored(sequence=message.sequence, data=message.data, stored_at_s=message.stored_at_s)
-            position = batch[-1].sequence
+        if after_sequence >= last:
+            return
+        asked = asyncio.ensure_future(self._batch(after_sequence))
+        try:
+            while batch := await asked:
+                position = batch[-1].sequence
+                if position < last:
+                    asked = asyncio.ensure_future(self._batch(position))
+                    for _ in range(TURNS_TO_ASK_COUNT):
+                        await asyncio.sleep(0)
+                for message in batch:
+                    yield Stored(sequence=message.sequence, data=message.data, stored_at_s=message.stored_at_s)
+                if position >= last:
+                    return
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+    async def _batch(self, after_sequence: int) -> list[StoredMessage]:
+        try:
+            batch = await read_batch(self._connection, self._stream, self.subject, after_sequence + 1)
+            if batch:
+                return batch
+            # A replica that lags: the leader has it.
+            found = await self._api.next_message(self._stream, self.subject, after_sequence + 1)
+        except Unanswered as error:
+            raise LogUnavailable(f"the log of {self.run} cannot be read on: {error}") from error
+        return [] if found is None else [found]
 
     async def last_sequence(self) -> int:
         """Return the last sequence on this subject, as the stream's leader knows it; 0 when there is none.
