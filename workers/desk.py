@@ -15,19 +15,19 @@ from runfold.events.facts import (
     Placed,
     PlacementFailed,
     PlaceOffer,
+    PreemptionCancelled,
     PreemptionNoticed,
     Queued,
     Released,
     RunnerLost,
 )
-from runfold.workers.adopted import AdoptedRunner
 from runfold.workers.beside import Beside
 from runfold.workers.facts import Facts
-from runfold.workers.hatchery import Hatchery, RunnerProcess
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.placing import RunHere, SayLost
 from runfold.workers.pools.local import Demand, Granted, Waiting
+from runfold.workers.pools.pool import Left, Notice, Watched
 
 SECRET_BYTES: Final = 32
 
@@ -69,7 +69,7 @@ class Desk:
         assignment: Assignment,
         facts: Facts,
         site: Site,
-        hatchery: Hatchery,
+        start: Callable[[RunnerSpec, Callable[[], None]], Watched],
         on_change: Callable[[], None],
         settled_s: float = 0.0,
         beside: Beside | None = None,
@@ -78,7 +78,7 @@ class Desk:
         self.assignment = assignment
         self.facts = facts
         self._site = site
-        self._hatchery = hatchery
+        self._start_runner = start
         self._on_change = on_change
         self._asked: int | None = None
         self._held: int | None = None
@@ -90,8 +90,8 @@ class Desk:
         is_heir = any(given.source == facts.source and given.boot != facts.boot for given in assignment.joined)
         self._settled_s = settled_s if is_heir else 0.0
         self._adopted = False
-        self._strays: list[AdoptedRunner] = []
-        self.runners: list[RunnerProcess | AdoptedRunner] = []
+        self._strays: list[Left] = []
+        self.runners: list[Watched] = []
 
     @property
     def here(self) -> RunHere:
@@ -116,7 +116,7 @@ class Desk:
         return self._held is not None
 
     @property
-    def everyone(self) -> list[RunnerProcess | AdoptedRunner]:
+    def everyone(self) -> list[Watched]:
         """The runners that are watched here, those among them that hold nothing."""
         return [*self.runners, *self._strays]
 
@@ -124,7 +124,7 @@ class Desk:
         """Whether a runner found at a place is one of those watched here, or is being started."""
         return any(runner.alive and runner.pid in (None, place.pid) for runner in self.everyone)
 
-    def adopt(self, runner: AdoptedRunner) -> bool:
+    def adopt(self, runner: Left) -> bool:
         """Watch a runner that an earlier supervisor has started; False for one that is no part of what is held."""
         place = runner.place
         taken = any(other.alive and other.node == runner.node for other in self.runners)
@@ -194,7 +194,14 @@ class Desk:
         """Say that the group's nodes will be taken back."""
         self._say(PreemptionNoticed(**self._about(), nodes=nodes, within_s=within_s, reason=reason))
 
-    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> RunnerProcess:
+    def pass_on(self, notice: Notice, nodes: tuple[str, ...]) -> None:
+        """Say what the pool has heard of nodes of the group: that they go, or stay after all."""
+        if notice.cancelled:
+            self._say(PreemptionCancelled(**self._about(), nodes=nodes))
+        else:
+            self.notice(nodes, notice.within_s, notice.reason)
+
+    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> Watched:
         site = self._site
         spec = RunnerSpec(
             url=site.url,
@@ -213,7 +220,7 @@ class Desk:
             places_dir=site.places_dir,
             adopt=site.adopt,
         )
-        return RunnerProcess(spec, self._hatchery, self._on_change)
+        return self._start_runner(spec, self._on_change)
 
     def _about(self) -> _About:
         """What every fact says; source, incarnation and number are the spool's to fill in."""

@@ -1,4 +1,4 @@
-"""What earlier supervisors have left on this machine: runners at work, found by their places' files, looked for on."""
+"""What earlier supervisors have left in a pool: runners at work, looked for on and on."""
 
 from __future__ import annotations
 
@@ -6,53 +6,43 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
-from runfold.workers.adopted import AdoptedRunner
-from runfold.workers.places import Place, find_places
+from runfold.workers.places import Place
+from runfold.workers.pools.pool import Left, Pool
 
 LOOK_EVERY_S: Final = 1.0
-SETTLE_S: Final = 2.0
-"""A runner that was being started when its supervisor died takes its place within this time."""
 UNCLAIMED_MAX_S: Final = 60.0
 """How long a runner is kept whose run has no assignment."""
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
 class Estate:
-    """Looks through the places of a pool. `unclaimed` are the runners of runs that nobody here has heard of yet."""
+    """Asks a pool what is left. `unclaimed` are the runners of runs that nobody here has heard of yet."""
 
-    def __init__(self, folder: str | None, pool: str, on_change: Callable[[], None]) -> None:
-        self._folder = Path(folder) if folder is not None else None
+    def __init__(self, pool: Pool, on_change: Callable[[], None]) -> None:
         self._pool = pool
         self._on_change = on_change
-        self.settled_s = time.monotonic() + SETTLE_S if folder is not None else 0.0
-        self.unclaimed: dict[str, list[AdoptedRunner]] = {}
+        self.settled_s = pool.settled_s
+        self.unclaimed: dict[str, list[Left]] = {}
         self._found_s: dict[str, float] = {}
 
-    def look(self, knows: Callable[[Place], bool]) -> list[AdoptedRunner]:
+    def look(self, knows: Callable[[Place], bool]) -> list[Left]:
         """Return runners that were not known before; watched from here on."""
-        if self._folder is None:
-            return []
-        found = [
-            AdoptedRunner(path, place, self._on_change)
-            for path, place in find_places(self._folder)
-            if place.pool == self._pool and not knows(place) and not self._is_unclaimed(place)
-        ]
+        found = self._pool.find(lambda place: knows(place) or self._is_unclaimed(place), self._on_change)
         for runner in found:
             _LOG.warning(
-                "%s: the runner %d on %s was left by an earlier supervisor", runner.place.run, runner.pid, runner.node
+                "%s: the runner %s on %s was left by an earlier supervisor", runner.place.run, runner.pid, runner.node
             )
         return found
 
-    def keep(self, runner: AdoptedRunner) -> None:
+    def keep(self, runner: Left) -> None:
         """Keep a runner until its run is heard of."""
         run = runner.place.run
         self.unclaimed.setdefault(run, []).append(runner)
         self._found_s.setdefault(run, time.monotonic())
 
-    def claim(self, run: str) -> list[AdoptedRunner]:
+    def claim(self, run: str) -> list[Left]:
         """Hand over the runners of a run that is heard of."""
         self._found_s.pop(run, None)
         return self.unclaimed.pop(run, [])

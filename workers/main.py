@@ -12,6 +12,7 @@ from typing import Final
 from runfold.events.nats.connection import connect
 from runfold.events.nats.names import Names, Role
 from runfold.workers.hatchery import Hatchery, launch_zygote
+from runfold.workers.pools.machine import MachinePool
 from runfold.workers.spawner import Spawner
 from runfold.workers.supervisor import Supervisor, SupervisorConfig
 
@@ -60,7 +61,9 @@ async def serve_supervisor(
                 warming.result()
                 _LOG.info("the supervisor of pool %s has %d slots on %s", config.pool, config.slots, config.node)
                 ready()
-                await Supervisor(config, connection, hatchery).serve(stop, orphaned, reclaimed)
+                nodes = {config.node: config.slots, **config.more_nodes}
+                pool = MachinePool(nodes, hatchery, config.pool, config.places_dir)
+                await Supervisor(config, connection, pool).serve(stop, orphaned, reclaimed)
             finally:
                 await connection.close()
     finally:

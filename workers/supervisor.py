@@ -22,7 +22,6 @@ from runfold.workers.desk import Desk, Home, Site
 from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
-from runfold.workers.hatchery import Hatchery
 from runfold.workers.nursery import Nursery
 from runfold.workers.places import Place
 from runfold.workers.placing import (
@@ -36,7 +35,8 @@ from runfold.workers.placing import (
     Withdraw,
     placing,
 )
-from runfold.workers.pools.local import Demand, Slots
+from runfold.workers.pools.local import Demand
+from runfold.workers.pools.pool import Pool
 from runfold.workers.pulse import BEAT_EVERY_S, say
 
 STOP_GRACE_S: Final = 5.0
@@ -72,13 +72,12 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
 class Supervisor:
     """The pool's runs, its slots and its runners, on one connection."""
 
-    def __init__(self, config: SupervisorConfig, connection: Connection, hatchery: Hatchery) -> None:
+    def __init__(self, config: SupervisorConfig, connection: Connection, pool: Pool) -> None:
         self._config = config
         self._connection = connection
-        self._hatchery = hatchery
+        self._pool = pool
         self._boot = secrets.token_hex(8)
-        nodes = {config.node: config.slots, **config.more_nodes}
-        self._slots = Slots({node: {"CPU": float(slots)} for node, slots in nodes.items()})
+        self._slots = pool.book
         self._desks: dict[str, Desk] = {}
         self._nursery = Nursery()
         self._blobs = Blobs(connection)
@@ -93,7 +92,8 @@ class Supervisor:
             places_dir=config.places_dir,
             adopt=config.adopt,
         )
-        self._estate = Estate(config.places_dir, config.pool, self._wake.set)
+        self._estate = Estate(pool, self._wake.set)
+        pool.attend(self._wake.set)
 
     async def serve(self, stop: asyncio.Event, orphaned: asyncio.Event, reclaimed: asyncio.Event) -> None:
         """Do what the assignments say until `stop`; then end everything, with bounded patience.
@@ -111,6 +111,7 @@ class Supervisor:
             asyncio.create_task(follower.wait_ended(), name="assignments"),
             asyncio.create_task(self._beat(), name="pool beat"),
             asyncio.create_task(self._look_on(), name="places"),
+            asyncio.create_task(self._pool.serve(), name="pool"),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -160,7 +161,7 @@ class Supervisor:
             self._give_back,
         )
         desk = self._desks[assignment.run] = Desk(
-            assignment, facts, self._site, self._hatchery, self._wake.set, self._estate.settled_s, beside
+            assignment, facts, self._site, self._pool.start, self._wake.set, self._estate.settled_s, beside
         )
         for runner in self._estate.claim(assignment.run):
             desk.adopt(runner)
@@ -172,6 +173,7 @@ class Supervisor:
             now = time.monotonic()
             wake_at = [due for desk in list(self._desks.values()) if (due := self._tend(desk, now)) is not None]
             self._grant()
+            self._pass_on()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, min(wake_at) - now) if wake_at else None):
                     await self._wake.wait()
@@ -225,6 +227,14 @@ class Supervisor:
         for run, waiting in self._slots.waiting().items():
             if SEPARATOR not in run:
                 self._desks[run].waits(waiting)
+
+    def _pass_on(self) -> None:
+        """Tell runs of nodes of theirs that will be taken back, or stay after all."""
+        for notice in self._pool.notices():
+            for desk in self._desks.values():
+                held = {runner.node for runner in desk.runners if runner.alive}
+                if nodes := tuple(node for node in notice.nodes if node in held):
+                    desk.pass_on(notice, nodes)
 
     def _demand(self, demand: Demand) -> str | None:
         """Put the demand of a task beside a group into the queue; return why it can never be met, if so."""

@@ -10,12 +10,13 @@ from typing import Final, cast
 from runfold.events.assignment import Assignment
 from runfold.events.facts import PlaceOffer
 from runfold.workers.desk import Desk, Site
-from runfold.workers.estate import SETTLE_S
-from runfold.workers.hatchery import STOP_MARGIN_S, Hatchery, RunnerProcess
-from runfold.workers.pipe import StopNow
+from runfold.workers.hatchery import STOP_MARGIN_S, Hatchery
+from runfold.workers.pipe import RunnerSpec, StopNow
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
+from runfold.workers.pools import pool as pools
 from runfold.workers.pools.local import _UNITS, Demand, Slots
+from runfold.workers.pools.machine import SETTLE_S, MachinePool
 from runfold.workers.supervisor import FLUSH_S, Supervisor, SupervisorConfig
 from support.sim.connection import SimConnection, SimFacts, watch_assignments
 from support.sim.process import Process
@@ -97,13 +98,14 @@ class SimDesk(Desk):
         settled_s: float,
     ) -> None:
         site = Site(url="", namespace="runfold", pool=POOL, base_dir=".")
-        super().__init__(assignment, facts, site, cast("Hatchery", None), on_change, settled_s)
+        start = cast("Callable[[RunnerSpec, Callable[[], None]], pools.Watched]", None)
+        super().__init__(assignment, facts, site, start, on_change, settled_s)
         self._world, self._who = world, who
 
-    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> RunnerProcess:
+    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> pools.Watched:
         runner = SimRunner(self._world, demand, place)
         runner.start()
-        return cast("RunnerProcess", Watched(self._who, runner, self._on_change, found=False))
+        return cast("pools.Watched", Watched(self._who, runner, self._on_change, found=False))
 
 
 class Estate:
@@ -168,7 +170,8 @@ class SimSupervisor(Supervisor):
         config = SupervisorConfig(
             url="", node=first, slots=nodes[first], more_nodes={name: nodes[name] for name in rest}, adopt=True
         )
-        self.process.run(lambda: super(SimSupervisor, self).__init__(config, self._link.real(), cast("Hatchery", None)))
+        pool = MachinePool({first: nodes[first]}, cast("Hatchery", None), POOL, None)
+        self.process.run(lambda: super(SimSupervisor, self).__init__(config, self._link.real(), pool))
         self._boot = self.process.boot
         self._slots = self.slots = SimSlots(nodes, grows=bool(world.scenario.trace))
         self._estate = Estate(world, self.process, self._wake.set)  # type: ignore[assignment]  # its simulated twin

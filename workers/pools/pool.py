@@ -1,0 +1,154 @@
+"""What a supervisor needs of a pool: a book of who gets places, runners started at a place, and word of what comes.
+
+Every pool keeps it: the machine's own (`pools/machine.py`) and a Ray cluster's (`pools/ray`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from runfold.events.base import Value
+from runfold.events.facts import PlaceOffer
+from runfold.workers.pipe import RunnerSpec
+from runfold.workers.places import Place
+from runfold.workers.placing import RunnerHere
+from runfold.workers.pools.local import Demand, Granted, Waiting
+
+
+class Watched(Protocol):
+    """A runner as a supervisor watches it, from the wish to start it to its end.
+
+    `told` is the attempt in which its end was told. Whoever started or found it is called when it has ended.
+    """
+
+    told: int
+
+    @property
+    def node(self) -> str:
+        """Its node."""
+        ...
+
+    @property
+    def here(self) -> RunnerHere:
+        """What the planner needs to know."""
+        ...
+
+    @property
+    def pid(self) -> int | None:
+        """Its process on its node, once there is one."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives, or is being started."""
+        ...
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
+        ...
+
+    async def wait(self) -> None:
+        """Wait until it has ended."""
+        ...
+
+    async def let_go(self) -> None:
+        """Leave it to the next supervisor: it goes on."""
+        ...
+
+
+class Left(Watched, Protocol):
+    """A runner that an earlier supervisor has started."""
+
+    @property
+    def place(self) -> Place:
+        """Who it is, and what it holds."""
+        ...
+
+
+class Notice(Value, frozen=True, kw_only=True):
+    """Nodes that will be taken back in `within_s` seconds (None: unknown); `cancelled`: they stay after all."""
+
+    nodes: tuple[str, ...]
+    within_s: float | None = None
+    reason: str = ""
+    cancelled: bool = False
+
+
+class Book(Protocol):
+    """Who gets places, whole or not at all, and who waits behind whom.
+
+    The queue is strict: by priority, then by acceptance; nobody overtakes the first that waits.
+    """
+
+    def never(self, demand: Demand) -> str | None:
+        """Return why a demand can never be met; None if it may be one day."""
+        ...
+
+    def ask(self, demand: Demand) -> None:
+        """Put a demand into the queue, in place of an earlier one of the same run."""
+        ...
+
+    def withdraw(self, run: str) -> None:
+        """Take a run out of the queue."""
+        ...
+
+    def hold(self, demand: Demand, place: PlaceOffer) -> None:
+        """Note that a run holds a place already: an earlier supervisor gave it."""
+        ...
+
+    def release(self, run: str) -> None:
+        """Give back what a run holds."""
+        ...
+
+    def grant(self) -> list[Granted]:
+        """Give places to those first in the queue, as far as they go; return who has got them since the last call."""
+        ...
+
+    def waiting(self) -> dict[str, Waiting]:
+        """Return how each run of the queue waits."""
+        ...
+
+    @property
+    def free(self) -> int:
+        """Whole CPUs free."""
+        ...
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """Whole CPUs of each node, free or not."""
+        ...
+
+
+class Pool(Protocol):
+    """A book, and the runners on its nodes. `settled_s`: until then runners of an earlier supervisor may turn up."""
+
+    @property
+    def book(self) -> Book:
+        """Who gets places."""
+        ...
+
+    @property
+    def settled_s(self) -> float:
+        """When (on the monotonic clock) it is certain what an earlier supervisor has left."""
+        ...
+
+    def attend(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change` whenever something is to be looked at: places to grant, a notice, a runner found."""
+        ...
+
+    async def serve(self) -> None:
+        """Do what the pool does by itself, until cancelled."""
+        ...
+
+    def start(self, spec: RunnerSpec, on_end: Callable[[], None]) -> Watched:
+        """Start a runner on the node that `spec` names, where its run holds a place."""
+        ...
+
+    def find(self, knows: Callable[[Place], bool], on_end: Callable[[], None]) -> list[Left]:
+        """Return the runners of earlier supervisors that are not known yet; watched from here on."""
+        ...
+
+    def notices(self) -> list[Notice]:
+        """Return what was heard of nodes that go or stay, since the last call."""
+        ...
