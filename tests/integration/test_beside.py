@@ -14,7 +14,7 @@ import pytest
 import runfold
 from runfold.errors import ControllerError
 from runfold.events.config import Timeouts
-from runfold.events.transitions import CheckpointValidated, Warned
+from runfold.events.transitions import CheckpointValidated, FailureDecided, Warned
 from runfold.replay.source import load
 from support.beside import (
     Refuses,
@@ -81,24 +81,35 @@ def test_no_row_is_lost_or_doubled_over_a_restart_though_only_rank_0_saves(tmp_p
 # --- validations
 
 
+WAYS = {
+    "well": "1 metrics",
+    "segfault": "ended by signal 11 (SIGSEGV), without an answer",
+    "raise": "RuntimeError: no good",
+    "list": "TypeError: a validation must return a dict of metrics, not list",
+    "none": "TypeError: a validation must return a dict of metrics, not NoneType",
+    "object": "metrics.accuracy",
+    "limited": "MemoryError: its address space is limited to 2048 MiB (RLIMIT_AS)",
+    "killed": "ended by signal 9 (SIGKILL), without an answer",
+    "exit": "exited with code 3, without an answer",
+    "slow": "no result in time",
+}
+"""How a validation ends: what is said of it."""
+
+
 def test_whatever_becomes_of_a_validation_is_a_status_and_training_never_notices(tmp_path: Path) -> None:
-    result = fit(tmp_path, train_and_validate, validation=VALIDATION, ways="well segfault raise wrong slow")
+    result = fit(tmp_path, train_and_validate, validation=VALIDATION, ways=" ".join(WAYS))
     assert (result.state, result.attempts) == ("finished", 1)
     assert isinstance(result.return_value, dict)
-    assert list(result.return_value.values()) == [
-        ["validated", 0.0],
-        ["failed", None],
-        ["failed", None],
-        ["failed", None],
-        ["timed_out", None],
-    ]
+    told = list(result.return_value.values())
+    assert told[0] == ["validated", 0.0]
+    assert told[1:-1] == [["failed", None]] * (len(WAYS) - 2)
+    assert told[-1] == ["timed_out", None]
     history = load(result.run, data_dir=tmp_path / "data")
-    reasons = [
-        item.reason for entry in history.entries for item in entry.transitions if isinstance(item, CheckpointValidated)
-    ]
-    text = "\n".join(reasons)
-    for why in ("SIGSEGV", "RuntimeError: no good", "must return a dict of metrics, not list"):
-        assert why in text
+    said = [item for entry in history.entries for item in entry.transitions]
+    reasons = {item.name: item.reason for item in said if isinstance(item, CheckpointValidated)}
+    for index, why in enumerate(WAYS.values()):
+        assert why in reasons[f"checkpoint_{index:06d}_1"]
+    assert [item.decision for item in said if isinstance(item, FailureDecided)] == []
 
 
 def test_the_end_of_a_run_waits_for_validations_though_nobody_trains_any_more(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import resource
 import signal
 import tempfile
 import time
@@ -33,8 +34,22 @@ def validate(checkpoint: runfold.Checkpoint, how: str = "well", folder: str = ""
             os.kill(os.getpid(), signal.SIGSEGV)
         case "raise":
             raise RuntimeError("no good")
-        case "wrong":
+        case "list":
             return [value]
+        case "none":
+            return None
+        case "object":
+            return {"accuracy": object()}
+        case "limited":
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31))
+            return {"accuracy": len(bytearray(1 << 32))}
+        case "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(3)
+        case "hungry":
+            # More than the control group has: the kernel ends this process.
+            return {"accuracy": len([os.urandom(1 << 20) for _ in range(4096)])}
         case "slow":
             time.sleep(60)
         case "gated":
