@@ -17,6 +17,7 @@ from runfold.events.limits import METRICS_LINGER_S, SNAPSHOT_TAIL_EVERY_COUNT
 from runfold.events.log import Stored
 from runfold.events.memory import MemoryLog, MemoryStore
 from runfold.events.snapshot import TAIL, StateSnapshot, fold_version
+from runfold.events.state import RunState
 from runfold.events.transitions import ControllerChanged, LogRestored
 from support.hosting import Group, assignment, hosting, job, shown, status, taken
 from support.memory_ports import MemoryRun, MemoryWorld, WatchedLog
@@ -211,16 +212,18 @@ async def long_log(world: MemoryWorld) -> MemoryRun:
     return one
 
 
-@pytest.mark.parametrize("kind", ["unreadable", "other fold", "other entry"])
+@pytest.mark.parametrize("kind", ["unreadable", "other run", "other fold", "other entry"])
 def test_a_snapshot_that_is_not_what_it_should_be_is_ignored(kind: str) -> None:
     async def story() -> None:
         world = MemoryWorld()
         one, _ = await trained(world)
         state, data = fold_all(one.log.entries), one.log.log.messages[-1]
-        fold = "0/abc" if kind == "other fold" else "?"
-        digest = "0" * 64 if kind == "other entry" else hash_entry(data)
         snapshot = StateSnapshot(
-            fold=fold, run="digits-1", sequence=len(one.log.entries), head=Head(n=state.n, hash=digest), state=state
+            fold="0/abc" if kind == "other fold" else fold_version("0"),
+            run="digits-2" if kind == "other run" else "digits-1",
+            sequence=len(one.log.entries),
+            head=Head(n=state.n, hash="0" * 64 if kind == "other entry" else hash_entry(data)),
+            state=with_index(state, 77),
         )
         one.snapshots.kept[TAIL] = b"{" if kind == "unreadable" else msgspec.json.encode(snapshot)
         async with hosting(world):
@@ -228,6 +231,34 @@ def test_a_snapshot_that_is_not_what_it_should_be_is_ignored(kind: str) -> None:
             assert (now.quarantined, now.ranks[0].index) == (None, 2)
 
     run(story())
+
+
+def test_a_snapshot_that_is_what_it_should_be_is_believed() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        one, _ = await trained(world)
+        state = fold_all(one.log.entries)
+        snapshot = StateSnapshot(
+            fold=fold_version("0"),
+            run="digits-1",
+            sequence=len(one.log.entries),
+            head=Head(n=state.n, hash=hash_entry(one.log.log.messages[-1])),
+            state=with_index(state, 77),
+        )
+        one.snapshots.kept[TAIL] = msgspec.json.encode(snapshot)
+        async with hosting(world):
+            now = await shown(one, lambda now: now.epoch == 2)
+            assert (now.quarantined, now.ranks[0].index) == (None, 77)
+
+    run(story())
+
+
+def with_index(state: RunState, index: int) -> RunState:
+    """A state that shows whether it was believed: rank 0 has reported otherwise than its log says."""
+    assert state.group is not None
+    first, *others = state.group.ranks
+    ranks = (msgspec.structs.replace(first, index=index), *others)
+    return msgspec.structs.replace(state, group=msgspec.structs.replace(state.group, ranks=ranks))
 
 
 def test_damage_before_a_snapshot_is_found_while_the_run_goes_on() -> None:
