@@ -7,7 +7,8 @@ begins with the field's name. Names and defaults are the peer's (BEHAVIOUR §2.1
 from __future__ import annotations
 
 import math
-from typing import Literal
+import re
+from typing import Final, Literal
 
 import msgspec
 
@@ -15,6 +16,9 @@ from runfold.events.base import Json
 from runfold.events.limits import CHECKPOINTS_TRACKED_MAX_COUNT, WORLD_SIZE_MAX
 
 PlacementStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
+BACKENDS: Final = ("none", "torch")
+"""The backends that come with runfold."""
+_OWN_BACKEND: Final = re.compile(r"[^\x00-\x1f:]+:[A-Za-z_][\w.]*")
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -168,11 +172,26 @@ class CheckpointConfig(Config, frozen=True):
 class BackendConfig(Config, frozen=True):
     """What sets up the ranks' communication: `none` (the collectives of runfold itself) or `torch` (a process group).
 
-    Options of `torch`: `backend` (default: nccl with GPUs, else gloo), `timeout_s` (default 1800).
+    Or one of your own, found like an entry point: `module:name` or `file.py:name` of what makes a
+    `runfold.workers.backends.Backend` of a rank's `Place`.
+
+    Options of `torch`: `backend` (default: nccl with GPUs, else gloo), `init_method` (`env`, the default, or `tcp`),
+    `timeout_s` (default 1800).
     """
 
-    kind: Literal["none", "torch"] = "none"
+    kind: str = "none"
     options: dict[str, Json] = {}
+
+    def __post_init__(self) -> None:
+        if self.kind not in BACKENDS and not _OWN_BACKEND.fullmatch(self.kind):
+            raise ValueError(
+                f"kind: must be one of {', '.join(BACKENDS)}, or module:name of your own, not {self.kind!r}"
+            )
+
+    @property
+    def shares_gpus(self) -> bool:
+        """Whether each rank sees the GPUs of all ranks on its node."""
+        return self.kind in BACKENDS and self.kind != "none"
 
 
 class ValidationSpec(Config, frozen=True):

@@ -43,3 +43,8 @@ def missing_names(names: Iterable[str]) -> tuple[str, ...]:
 def is_set(name: str) -> bool:
     """Whether a variable is set in this process's environment."""
     return name in os.environ
+
+
+def value_of(name: str) -> str | None:
+    """Return a variable of this process's environment; None when it is not set."""
+    return os.environ.get(name)

@@ -309,6 +309,8 @@ class RankGroup:
             arguments=_own(job.arguments, laid.rank),
             backend=job.backend,
             addr=assignment.rendezvous.addr if assignment.rendezvous is not None else self._spec.addr,
+            own_addr=self._spec.addr,
+            resources=assignment.resources,
         )
 
 

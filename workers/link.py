@@ -134,7 +134,8 @@ class Failed(Message, frozen=True):
 class Start(Message, frozen=True, kw_only=True):
     """Who the rank is and what it runs. A `blob:` entry point comes with its bytes or as a file.
 
-    `arguments` are those that a gate gave this rank; `addr` and `port` where the backend's processes meet.
+    `arguments` are those that a gate gave this rank; `addr` is where rank 0's node is reached, `own_addr` this one.
+    `resources`: what each rank has; `gpus`: the ids of the GPUs that are this rank's own.
     """
 
     run: str
@@ -162,7 +163,9 @@ class Start(Message, frozen=True, kw_only=True):
     datasets: bytes | None = None
     backend: BackendConfig = BackendConfig()
     addr: str = ""
-    port: int = 0
+    own_addr: str = ""
+    resources: dict[str, float] = {}
+    gpus: tuple[str, ...] = ()
 
 
 class Go(Message, frozen=True):

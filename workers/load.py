@@ -33,6 +33,8 @@ FRAMEWORKS: Final = (
 )
 
 TrainFunction = Callable[..., object]
+_FILES: Final[dict[Path, tuple[bytes, ModuleType]]] = {}
+"""What was imported from files in this process, with the digest of each."""
 
 
 class Code(msgspec.Struct, frozen=True):
@@ -116,6 +118,10 @@ def _import_file(path: Path, text: str) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise LoadError(f"entry point {text!r}: there is no file {path}")
+    # A backend or a callback of the same file: one module, as if it had been imported.
+    content = hashlib.sha256(path.read_bytes()).digest()
+    if (known := _FILES.get(path)) is not None and known[0] == content:
+        return known[1]
     # As for a script: what stands beside it can be imported.
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
@@ -127,6 +133,7 @@ def _import_file(path: Path, text: str) -> ModuleType:
     # Known before it runs, as classes that it defines may be looked up while it does.
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    _FILES[path] = content, module
     return module
 
 

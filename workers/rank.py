@@ -20,7 +20,7 @@ from runfold.events.limits import VALUE_INLINE_MAX_BYTES
 from runfold.events.values import Unencodable, pack, unpack
 from runfold.workers import session
 from runfold.workers.around import EXIT_ASKED, Around, AskedToEnd
-from runfold.workers.backends import Place, backend_of
+from runfold.workers.backends import NONE, Backend, Place, backend_of
 from runfold.workers.become import become
 from runfold.workers.capture import Capture
 from runfold.workers.config import apply_environment, environment_with, needs_exec
@@ -106,19 +106,21 @@ def _run(link: RankLink, start: Start) -> int:
     current = session.Session(link, start, go, around)
     session.activate(current)
     value: object = None
-    backend = backend_of(start.backend, _place(start))
+    backend: Backend = NONE
     with Capture() as setting_up:
+        backend = backend_of(start.backend, _place(start))
         apply_environment(backend.environment())
-        backend.on_start(current.meet)
+        backend.on_start(_Meet(current))
         around.call("after_init_train_context")
-        backend.on_training_start()
+        backend.on_training_start(_Meet(current))
     if setting_up.error is not None:
         kind: FailureKind = "rendezvous" if start.backend.kind != "none" else "load"
-        kind = "load" if isinstance(setting_up.error, ImportError) else kind
+        kind = "load" if isinstance(setting_up.error, ImportError | LoadError) else kind
         return _tell_failure(link, setting_up.error, current.reports, kind=kind)
     with Capture() as training:
         around.heed_the_end()
-        value = entrypoint.function(*[unpack(start.config)] if entrypoint.takes_config else [])
+        with backend.context():
+            value = entrypoint.function(*[unpack(start.config)] if entrypoint.takes_config else [])
         current.finish()
     with Capture() as ending:
         around.call("before_worker_shutdown")
@@ -139,7 +141,23 @@ def _place(start: Start) -> Place:
         local_world_size=start.local_world_size,
         node_rank=start.node_rank,
         addr=start.addr,
+        own_addr=start.own_addr,
+        resources=start.resources,
+        gpus=start.gpus,
     )
+
+
+class _Meet:
+    """What a backend's ranks tell each other goes over the rank's own link, like the user's collectives."""
+
+    def __init__(self, current: session.Session) -> None:
+        self._session = current
+
+    def __call__(self, data: bytes | None) -> bytes:
+        return self._session.collect("broadcast_from_rank_zero", data, session.UNSET_TIMEOUT)[0]
+
+    def gather(self, data: bytes) -> list[bytes]:
+        return self._session.collect("all_gather", data, session.UNSET_TIMEOUT)
 
 
 def _blob(start: Start) -> bytes | None:

@@ -209,10 +209,6 @@ class Session:
             raise refusal(answer, limit_s)
         return answer.values
 
-    def meet(self, data: bytes | None) -> bytes:
-        """Return rank 0's bytes in every rank; for backends, before they can talk."""
-        return self.collect("broadcast_from_rank_zero", data, UNSET_TIMEOUT)[0]
-
     def inquire(self, *, validated: bool, timeout_s: float | None) -> Listed:
         """Ask which checkpoints the run has, once what this rank has reported is dealt with; or what is known by then.
 
