@@ -43,12 +43,19 @@ class Rendezvous(Value, frozen=True, kw_only=True):
     port: int
 
 
+class NodesTaken(Value, frozen=True, kw_only=True):
+    """Nodes of the group that will be taken back, with the ranks on each; when, by the log's clock, if it was told."""
+
+    nodes: dict[str, tuple[int, ...]]
+    deadline_ms: int | None = None
+
+
 class Work(Value, frozen=True, kw_only=True):
     """What the ranks run; equal for all of them. `config` is packed.
 
     `checkpoint` is the one to begin from, `first_index` the index of the first report. `waits`: neither is certain
     yet, so nobody enters user code. `wanted`: the request that asks the ranks for a checkpoint, until there is one.
-    `arguments`: what a gate gave the ranks, by name, a value each.
+    `arguments`: what a gate gave the ranks, by name, a value each. `taken`: what the ranks are told of nodes that go.
     """
 
     entrypoint: str
@@ -74,6 +81,7 @@ class Work(Value, frozen=True, kw_only=True):
     hooks: HooksConfig = HooksConfig()
     datasets: str | None = None
     arguments: dict[str, Json] = {}
+    taken: NodesTaken | None = None
 
 
 class StopOrder(Value, frozen=True, kw_only=True):

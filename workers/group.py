@@ -19,7 +19,7 @@ from runfold.workers.config import missing_names
 from runfold.workers.facts import Facts
 from runfold.workers.inventory import Inventory
 from runfold.workers.life import RankLife
-from runfold.workers.link import Collected, Go, Inquire, Refused, Start, Wish
+from runfold.workers.link import Collected, Go, Inquire, Noticed, Refused, Start, Wish
 from runfold.workers.meeting import Meeting
 from runfold.workers.outlet import Outlet
 from runfold.workers.output import OutputCut
@@ -65,6 +65,7 @@ class RankGroup:
         self._ready: list[RankLife] = []
         self._work: tuple[int, Work | None] = (0, None)
         self._wish: str | None = None
+        self._noticed = Noticed()
         self._saves: tuple[int, set[int]] = (0, set())
         self.newest: dict[int, tuple[int, int]] = {}
 
@@ -215,10 +216,21 @@ class RankGroup:
         if assignment.job is not None:
             self._work = (assignment.attempt, assignment.job)
             self._begin()
+            self._tell_taken(assignment.job)
             if assignment.job.wanted != self._wish:
                 self._wish = assignment.job.wanted
                 for life in self._lives.values():
                     life.send(Wish(self._wish))
+
+    def _tell_taken(self, job: Work) -> None:
+        """Tell the ranks which nodes of the group will be taken back."""
+        taken = job.taken
+        nodes = {node: list(ranks) for node, ranks in taken.nodes.items()} if taken is not None else {}
+        noticed = Noticed(nodes, taken.deadline_ms if taken is not None else None)
+        if noticed != self._noticed:
+            self._noticed = noticed
+            for life in self._lives.values():
+                life.send(noticed)
 
     def _saves_of(self, attempt: int) -> set[int]:
         if self._saves[0] != attempt:
@@ -236,6 +248,8 @@ class RankGroup:
                 life.go(Go(checkpoint=work.checkpoint, first_index=work.first_index))
                 if self._wish is not None:
                     life.send(Wish(self._wish))
+                if self._noticed.nodes:
+                    life.send(self._noticed)
             elif life.start.attempt > attempt:
                 self._ready.append(life)
 

@@ -2,7 +2,7 @@
 
 ```text
 rank → runner   Hello, Loaded, Entered, (Report, Uploading, Asked, Collect, Inquire)*, then Returned or Failed
-runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Listed for Inquire, Wish now and then
+runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Listed for Inquire, Wish and Noticed now and then
 ```
 
 Both ends are forks of one program, so the format may change from one version to the next.
@@ -181,6 +181,16 @@ class Wish(Message, frozen=True):
     id: str | None
 
 
+class Noticed(Message, frozen=True):
+    """Nodes of the group will be taken back: the ranks on each, by node; when, in Unix milliseconds if it was told.
+
+    No nodes: none will be, or not any more.
+    """
+
+    nodes: dict[str, list[int]] = {}
+    deadline_ms: int | None = None
+
+
 class Stop(Message, frozen=True):
     """Do not enter it after all: end."""
 
@@ -212,6 +222,6 @@ class Listed(Message, frozen=True):
 
 
 FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Inquire | Paused | Returned | Failed
-FromRunner = Start | Go | Stop | Wish | Collected | Refused | Listed
+FromRunner = Start | Go | Stop | Wish | Noticed | Collected | Refused | Listed
 FROM_RANK: Final[msgspec.msgpack.Decoder[FromRank]] = msgspec.msgpack.Decoder(FromRank)
 FROM_RUNNER: Final[msgspec.msgpack.Decoder[FromRunner]] = msgspec.msgpack.Decoder(FromRunner)

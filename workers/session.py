@@ -15,15 +15,15 @@ from enum import Enum
 from typing import Final
 
 from runfold.events.base import Json
-from runfold.events.values import Unencodable, pack, unpack
+from runfold.events.values import Unencodable, pack
 from runfold.workers import pausing
 from runfold.workers.around import Around
 from runfold.workers.checkpoint import Checkpoint
+from runfold.workers.context import TrainContext
 from runfold.workers.errors import (
     LinkError,
     MetricsError,
     NotInTrainingFunctionError,
-    StorageError,
 )
 from runfold.workers.given import ValidationTaskConfig, data_of, wished
 from runfold.workers.limits import REPLY_MARGIN_S
@@ -36,6 +36,7 @@ from runfold.workers.link import (
     Go,
     Inquire,
     Listed,
+    Noticed,
     Refused,
     Start,
     Wish,
@@ -58,56 +59,6 @@ class CheckpointUploadMode(Enum):
     NO_UPLOAD = "no_upload"
 
 
-class TrainContext:
-    """Who this rank is, and in which run."""
-
-    def __init__(self, start: Start, storage: Storage | None = None) -> None:
-        self._start = start
-        self._storage = storage
-
-    def get_run_id(self) -> str:
-        """Return the id of the run, as `runfold get` takes it."""
-        return self._start.run
-
-    def get_attempt(self) -> int:
-        """Return the number of the attempt, from 1."""
-        return self._start.attempt
-
-    def get_experiment_name(self) -> str:
-        """Return the name of the run, as given in its configuration."""
-        return self._start.name
-
-    def get_world_size(self) -> int:
-        """Return how many ranks the group has."""
-        return self._start.world_size
-
-    def get_world_rank(self) -> int:
-        """Return this rank's number in the group, from 0."""
-        return self._start.rank
-
-    def get_local_rank(self) -> int:
-        """Return this rank's number among those on its node, from 0."""
-        return self._start.local_rank
-
-    def get_local_world_size(self) -> int:
-        """Return how many ranks of the group are on this node."""
-        return self._start.local_world_size
-
-    def get_node_rank(self) -> int:
-        """Return the number of this node in the group, from 0."""
-        return self._start.node_rank
-
-    def get_arguments(self) -> dict[str, Json]:
-        """Return what a callback's `before_init_train_context` gave this rank, by name."""
-        return {name: unpack(value) for name, value in self._start.arguments.items()}
-
-    def get_storage(self) -> Storage:
-        """Return the run's storage: its `root` is a path on its `files.filesystem`."""
-        if self._storage is None:
-            raise StorageError("get_storage: this run has no storage")
-        return self._storage
-
-
 class Session:
     """The state behind the functions of this module in one rank process."""
 
@@ -125,6 +76,7 @@ class Session:
         self._asked = False
         self._wish: str | None = None
         self._granted: str | None = None
+        self._noticed = Noticed()
         self.context = TrainContext(start, self._storage)
 
     @property
@@ -176,7 +128,16 @@ class Session:
 
     def wishes_checkpoint(self) -> bool:
         """Whether somebody wants a checkpoint, and this rank has not reported one since."""
-        # While another thread waits for a collective it reads the link, and notes the wish.
+        self._listen()
+        return self._wish is not None and self._wish != self._granted
+
+    def noticed(self) -> Noticed:
+        """Return which nodes of the group will be taken back, as far as it is known here."""
+        self._listen()
+        return self._noticed
+
+    def _listen(self) -> None:
+        # While another thread waits for a collective it reads the link, and notes what comes.
         if self._collecting.acquire(blocking=False):
             try:
                 while True:
@@ -185,11 +146,15 @@ class Session:
                 pass
             finally:
                 self._collecting.release()
-        return self._wish is not None and self._wish != self._granted
 
     def _note(self, message: FromRunner) -> None:
-        if isinstance(message, Wish):
-            self._wish = message.id
+        match message:
+            case Wish(id=wish):
+                self._wish = wish
+            case Noticed():
+                self._noticed = message
+            case _:
+                pass
 
     def abandon(self) -> None:
         """Let go of the rank's link, in a process that was forked from the rank."""

@@ -2,7 +2,8 @@
 
 ```text
 in a training function      report  get_context  get_checkpoint  barrier  broadcast_from_rank_zero  all_gather
-                            get_dataset_shard  get_all_reported_checkpoints  paused_progress
+                            get_dataset_shard  get_all_reported_checkpoints  paused_progress  should_checkpoint
+                            get_preemption_info
 to keep a state             Checkpoint
 to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
 to ask a run afterwards      load(run_or_url) -> RunLog
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from runfold.workers.data import DataConfig
     from runfold.workers.given import CheckpointConsistencyMode, ReportedCheckpoint, ValidationTaskConfig
     from runfold.workers.pausing import paused_progress
+    from runfold.workers.preemption import PreemptionInfo, get_preemption_info
     from runfold.workers.session import (
         CheckpointUploadMode,
         all_gather,
@@ -66,6 +68,7 @@ __all__ = [
     "DataConfig",
     "ExecutionGroupCallback",
     "FailureConfig",
+    "PreemptionInfo",
     "ReplicaGroupCallback",
     "ReportedCheckpoint",
     "Result",
@@ -90,6 +93,7 @@ __all__ = [
     "get_checkpoint",
     "get_context",
     "get_dataset_shard",
+    "get_preemption_info",
     "get_result",
     "load",
     "paused_progress",
@@ -108,6 +112,7 @@ _MODULE_OF: Final = {
     "DataConfig": "runfold.workers.data",
     "ExecutionGroupCallback": "runfold.workers.callbacks",
     "FailureConfig": "runfold.events.config",
+    "PreemptionInfo": "runfold.workers.preemption",
     "ReplicaGroupCallback": "runfold.workers.callbacks",
     "ReportedCheckpoint": "runfold.workers.given",
     "Result": "runfold.result",
@@ -131,6 +136,7 @@ _MODULE_OF: Final = {
     "get_checkpoint": "runfold.workers.session",
     "get_context": "runfold.workers.session",
     "get_dataset_shard": "runfold.workers.asking",
+    "get_preemption_info": "runfold.workers.preemption",
     "get_result": "runfold.result",
     "load": "runfold.logbook",
     "paused_progress": "runfold.workers.pausing",

@@ -15,6 +15,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "logs": ("runfold.cli.logs", "Show what the ranks printed"),
     "stacks": ("runfold.cli.stacks", "Show what the ranks do right now, and where"),
     "checkpoint": ("runfold.cli.checkpoint", "Ask a run for a checkpoint"),
+    "preempt": ("runfold.cli.preempt", "Say that nodes of a run will be taken back"),
     "stop": ("runfold.cli.stop", "End a run as finished, at its next checkpoint"),
     "resume": ("runfold.cli.resume", "Run a job again from the last checkpoint of a run that is over"),
     "abort": ("runfold.cli.abort", "End a run as aborted"),

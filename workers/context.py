@@ -1,0 +1,63 @@
+"""Who a rank is, as its training function asks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runfold.events.values import unpack
+from runfold.workers.errors import StorageError
+
+if TYPE_CHECKING:
+    from runfold.events.base import Json
+    from runfold.workers.link import Start
+    from runfold.workers.storage import Storage
+
+
+class TrainContext:
+    """Who this rank is, and in which run."""
+
+    def __init__(self, start: Start, storage: Storage | None = None) -> None:
+        self._start = start
+        self._storage = storage
+
+    def get_run_id(self) -> str:
+        """Return the id of the run, as `runfold get` takes it."""
+        return self._start.run
+
+    def get_attempt(self) -> int:
+        """Return the number of the attempt, from 1."""
+        return self._start.attempt
+
+    def get_experiment_name(self) -> str:
+        """Return the name of the run, as given in its configuration."""
+        return self._start.name
+
+    def get_world_size(self) -> int:
+        """Return how many ranks the group has."""
+        return self._start.world_size
+
+    def get_world_rank(self) -> int:
+        """Return this rank's number in the group, from 0."""
+        return self._start.rank
+
+    def get_local_rank(self) -> int:
+        """Return this rank's number among those on its node, from 0."""
+        return self._start.local_rank
+
+    def get_local_world_size(self) -> int:
+        """Return how many ranks of the group are on this node."""
+        return self._start.local_world_size
+
+    def get_node_rank(self) -> int:
+        """Return the number of this node in the group, from 0."""
+        return self._start.node_rank
+
+    def get_arguments(self) -> dict[str, Json]:
+        """Return what a callback's `before_init_train_context` gave this rank, by name."""
+        return {name: unpack(value) for name, value in self._start.arguments.items()}
+
+    def get_storage(self) -> Storage:
+        """Return the run's storage: its `root` is a path on its `files.filesystem`."""
+        if self._storage is None:
+            raise StorageError("get_storage: this run has no storage")
+        return self._storage
