@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from runfold.aborting import Abort, abort_when_asked
 from runfold.archiver import archive_run
 from runfold.client import Client, open_client
 from runfold.early import start_early
-from runfold.errors import NotAcceptedError, NotFoundError, RunAbortedError, ServiceError
+from runfold.errors import NotAcceptedError, ServiceError
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
 from runfold.events.nats.blobs import Blobs
 from runfold.events.refusal import JobRefused
-from runfold.events.requests import AbortRun
 from runfold.follow import Following, follow_run, quarantine_told
-from runfold.ids import new_request_id
 from runfold.interrupts import Interrupts, interrupts
 from runfold.locate import STORAGE_FOLDER
+from runfold.room import shortage_told
 from runfold.service import Plan, Service
 
 if TYPE_CHECKING:
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 REFUSAL_POLL_S: Final = 0.25
-ABORT_RETRY_S: Final = 0.2
 GONE_TIMEOUT_S: Final = 5.0
 GONE_POLL_S: Final = 0.01
 
@@ -85,7 +84,7 @@ async def run_job(order: Order) -> Outcome:
 
     Raises:
         NotAcceptedError: the controller refused the job.
-        RunAbortedError: a second interrupt came, and everything was stopped at once.
+        RunAbortedError: a second interrupt came, or the first brought no end; everything was stopped at once.
         Detached: an interrupt came, and the run goes on without us.
         ServiceError: a process of our own ended too often.
     """
@@ -140,10 +139,13 @@ async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, ca
     receipt = await client.submit(order.job)
     async with (
         quarantine_told(client, receipt.run, order.say),
+        shortage_told(client, order.say),
         follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following,
     ):
         detach = order.detach and can_detach
-        abort = asyncio.ensure_future(_abort_when_asked(client, following, caught, order, detach=detach))
+        user, timeouts = order.where.settings.user, order.job.timeouts
+        wish = Abort(client, receipt.run, user, timeouts, order.say, own=not can_detach)
+        abort = asyncio.ensure_future(_when_interrupted(wish, caught, detach=detach))
         refused = asyncio.ensure_future(wait_refused(client, receipt, following))
         try:
             state = await _first(following.wait_ended(), abort, refused)
@@ -172,33 +174,12 @@ async def _first(wanted: Coroutine[None, None, T], *watching: asyncio.Future[Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _abort_when_asked(
-    client: Client, following: Following, caught: Interrupts, order: Order, *, detach: bool
-) -> None:
-    """On the first interrupt ask for an abort (or detach); on the second give up waiting."""
+async def _when_interrupted(abort: Abort, caught: Interrupts, *, detach: bool) -> None:
+    """On an interrupt leave the run to its service, or see it ended."""
     await caught.first.wait()
-    run = following.run
     if detach:
-        raise Detached(f"{run} goes on; follow it again with: runfold watch {run}")
-    order.say(f"{caught.name}: aborting {run}; once more to stop at once")
-    asking = asyncio.ensure_future(_ask_abort(client, run, f"interrupted ({caught.name})", order.where.settings.user))
-    try:
-        await caught.second.wait()
-    finally:
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-    raise RunAbortedError(f"{run} was stopped at once, without waiting for its orderly end")
-
-
-async def _ask_abort(client: Client, run: str, reason: str, by: str) -> None:
-    request = AbortRun(id=new_request_id(), reason=reason, by=by)
-    while True:
-        try:
-            await client.request(run, request)
-        except NotFoundError:
-            await asyncio.sleep(ABORT_RETRY_S)  # the job was not taken yet
-        else:
-            return
+        raise Detached(f"{abort.run} goes on; follow it again with: runfold watch {abort.run}")
+    await abort_when_asked(abort, caught)
 
 
 async def wait_refused(client: Client, receipt: Receipt, following: Following) -> None:

@@ -14,10 +14,12 @@ from runfold.controller.status import status as status_of
 from runfold.errors import NotFoundError, UnreachableError
 from runfold.events.base import Document
 from runfold.events.fold import fold_all
+from runfold.events.nats.errors import BrokerError
 from runfold.events.refusal import JobRefused
 from runfold.replay.archive import list_archives
 from runfold.replay.errors import NotFound
 from runfold.replay.source import load
+from runfold.room import shortage
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -85,9 +87,15 @@ async def find_status(where: Where, run: str) -> Status | JobRefused:
 
 
 async def service_trouble(where: Where) -> str | None:
-    """Return what the service's broker says is wrong with it, if it is known where it says so."""
-    address = where.service()
-    return await broker_trouble(address.monitor) if address is not None else None
+    """Return why the service, or a one-shot run's broker, stores nothing at present, as far as it says so."""
+    try:
+        async with clients(where) as each:
+            async for client in each:
+                if trouble := await broker_trouble(client.address.monitor) or await shortage(client):
+                    return trouble
+    except (UnreachableError, BrokerError):
+        return None  # told already, or answered by the archive
+    return None
 
 
 async def _live_status(client: Client, run: str) -> Status | JobRefused | None:

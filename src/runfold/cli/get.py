@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.show import print_json, print_text, table
+from runfold.errors import NotFoundError
 from runfold.events.refusal import JobRefused
 from runfold.explain import counted, metrics_text, value_text
 from runfold.locate import find
@@ -14,6 +15,7 @@ from runfold.runs import find_status, service_trouble
 
 if TYPE_CHECKING:
     from runfold.events.status import Status
+    from runfold.locate import Where
 
 MESSAGE_CHARS_MAX: Final = 400
 
@@ -27,15 +29,23 @@ def command(
 ) -> None:
     """Show what the log says of a run now; of job-<number> that was refused, why."""
     where = find(data, server, context)
-    found = asyncio.run(find_status(where, run))
-    if trouble := asyncio.run(service_trouble(where)):
-        say(f"the broker stores nothing at present, so this may be old: {trouble}")
+    try:
+        found = asyncio.run(find_status(where, run))
+    except NotFoundError:
+        _say_trouble(where, "its job may wait for that")
+        raise
+    _say_trouble(where, "this may be old")
     if output == "json":
         print_json(found)
     elif isinstance(found, JobRefused):
         print_text(f"job-{found.sequence} was refused at {found.at}: {found.path}: {found.reason}\n{found.excerpt}")
     else:
         print_text(status_text(found))
+
+
+def _say_trouble(where: Where, so: str) -> None:
+    if trouble := asyncio.run(service_trouble(where)):
+        say(f"the broker cannot store all that is said, {so}: {trouble}")
 
 
 def status_text(status: Status) -> str:

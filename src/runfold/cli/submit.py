@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
+from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
 from runfold.cli.jobs import NameOption, SetOption, TargetArgument, WorkersOption, job_of
 from runfold.cli.show import print_json, print_text
 from runfold.client import open_client
+from runfold.events.nats.errors import BrokerError
 from runfold.locate import find
+from runfold.room import shortage
 
 if TYPE_CHECKING:
     from runfold.client import Receipt
@@ -50,4 +52,11 @@ def command(
 
 async def _submit(address: Address, job: Job) -> Receipt:
     async with open_client(address) as client:
-        return await client.submit(job)
+        receipt = await client.submit(job)
+        try:
+            short = await shortage(client)
+        except BrokerError:
+            return receipt  # the job is stored all the same
+        if short:
+            say(f"{receipt.run} is stored, and has to wait: {short}")
+        return receipt

@@ -21,6 +21,7 @@ from runfold.explain import ending_text
 from runfold.follow import Told, follow_run, quarantine_told
 from runfold.locate import find
 from runfold.progress import progress
+from runfold.room import shortage_told
 from runfold.run import wait_refused
 from runfold.sources import open_history
 
@@ -66,7 +67,11 @@ async def watch_run(
 async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submitted: Receipt | None) -> RunState:
     digest = submitted.digest if submitted is not None else None
     with nullcontext(JsonLines()) if as_json else progress(stream, lasting=False) as onlooker:
-        async with quarantine_told(client, run, say), follow_run(client, run, onlooker, digest=digest) as following:
+        async with (
+            quarantine_told(client, run, say),
+            shortage_told(client, say),
+            follow_run(client, run, onlooker, digest=digest) as following,
+        ):
             return await _ended(client, following, submitted)
 
 
