@@ -28,7 +28,6 @@ BLOBS: Final = "blobs"
 OUTPUT: Final = "output"
 NO_MANIFEST: Final = "0" * 64
 """`previous` of the first manifest."""
-MANIFEST_MAX_BYTES: Final = 1024 * 1024
 
 
 class SegmentManifest(Document, frozen=True, kw_only=True, tag_field="kind", tag="segment"):

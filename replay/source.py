@@ -1,7 +1,7 @@
 """Finding a run's entries: in the live stream, in an archive, or in an exported file.
 
-    history = load("digits.jsonl")                  # or an archive's directory or URL, or a run archived in data_dir
-    history = await open_source("digits-7k2", data_dir=data, live=log_of)    # the service first, then the archive
+    history = load("digits.jsonl")          # or an archive's directory or URL, or a run archived in data_dir
+    history = await read_log(log, run)      # the live stream
 
 Neither a broker, a controller, Ray nor the user's code is needed for `load`.
 """
@@ -9,7 +9,7 @@ Neither a broker, a controller, Ray nor the user's code is needed for `load`.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -74,26 +74,6 @@ async def read_log(log: Log, run: str) -> History:
         linking.take(raws)
     linked = linking.linked()
     return History(target=run, kind="stream", run=run, links=linked.links, strays=linked.strays, damages=linked.damages)
-
-
-async def open_source(
-    target: str | Path,
-    *,
-    data_dir: str | Path | None = None,
-    live: Callable[[str], Log] | None = None,
-    deep: bool = False,
-) -> History:
-    """Return the history of a run id from the service, else as `load` does.
-
-    `live` gives the log of a run on the service; None when no service answers. A run's own id goes before a file or
-    directory of that name. Raises what `load` raises; errors of the log pass through.
-    """
-    text = str(target)
-    if live is not None and not isinstance(target, Path) and RUN_ID.fullmatch(text):
-        history = await read_log(live(text), text)
-        if history.links or history.damages:
-            return history
-    return load(target, data_dir=data_dir, deep=deep)
 
 
 @contextmanager

@@ -75,7 +75,6 @@ class ConsumerInfo(msgspec.Struct, frozen=True):
     name: str
     delivered: ConsumerSequence = ConsumerSequence()
     num_pending: int = 0
-    num_ack_pending: int = 0
 
 
 class _Error(msgspec.Struct):
@@ -102,10 +101,6 @@ class _MessageAnswer(msgspec.Struct):
 
 class _Purged(msgspec.Struct):
     purged: int = 0
-
-
-class _Done(msgspec.Struct):
-    success: bool = True
 
 
 class StoredMessage(msgspec.Struct, frozen=True):
@@ -156,14 +151,6 @@ class Api:
         request = {"stream_name": stream, "config": {"name": name, **body}}
         return await self._call(f"CONSUMER.CREATE.{stream}.{name}", msgspec.json.encode(request), ConsumerInfo)
 
-    async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
-        """Return what the server knows of a consumer."""
-        return await self._call(f"CONSUMER.INFO.{stream}.{name}", b"", ConsumerInfo)
-
-    async def delete_consumer(self, stream: str, name: str) -> None:
-        """Delete a consumer."""
-        await self._call(f"CONSUMER.DELETE.{stream}.{name}", b"", _Done)
-
     async def purge(self, stream: str, subject: str, up_to: int, *, keep: int = 0) -> int:
         """Remove messages on a subject below and at a sequence (all but the last `keep`); return how many."""
         body: dict[str, object] = {"filter": subject}
@@ -175,10 +162,6 @@ class Api:
         """Remove every message on a subject (wildcards allowed); return how many."""
         answer = await self._call(f"STREAM.PURGE.{stream}", msgspec.json.encode({"filter": subject}), _Purged)
         return answer.purged
-
-    async def message_at(self, stream: str, sequence: int) -> StoredMessage | None:
-        """Return the message of a sequence, asked of the stream's leader."""
-        return await self._message(stream, {"seq": sequence})
 
     async def next_message(self, stream: str, subject: str, sequence: int) -> StoredMessage | None:
         """Return the first message on a subject at or after a sequence, asked of the stream's leader."""

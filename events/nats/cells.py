@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 PUT_TIMEOUT_S: Final = 5.0
 READ_TIMEOUT_S: Final = 10.0
-NEWER_TRIES_MAX: Final = 16
 
 _OPERATION: Final = "KV-Operation"
 _MARKER: Final = "Nats-Marker-Reason"
@@ -96,26 +95,6 @@ class Cells:
         if ttl_s is not None:
             headers[TTL] = f"{ttl_s}s"
         return await self._write(key, data, headers, expected, timeout_s)
-
-    async def put_newer(
-        self, key: str, data: bytes, *, expected: int, is_newer_than: Callable[[bytes], bool]
-    ) -> Written | Clash:
-        """Write a value, also over another writer's unless that one is as new: `is_newer_than` looks at its bytes.
-
-        Raises:
-            Unanswered: it may or may not have been written; asking again is safe.
-        """
-        for _ in range(NEWER_TRIES_MAX):
-            outcome = await self.put(key, data, expected=expected)
-            if isinstance(outcome, Written):
-                return outcome
-            there = await self.get(key)
-            if there is not None and there.data == data:
-                return Written(there.sequence)
-            if there is not None and there.data is not None and not is_newer_than(there.data):
-                return outcome
-            expected = 0 if there is None else there.sequence
-        return Clash(f"{key} keeps being written by another")
 
     async def delete(self, key: str, *, expected: int) -> Written | Clash:
         """Delete a value if the key's last sequence is `expected`; a marker stays in its place."""

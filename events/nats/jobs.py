@@ -102,7 +102,3 @@ class Jobs:
     async def term(self, job: JobMessage) -> None:
         """Say that the job is refused for good; it leaves the queue. Raises Unanswered when that is not sure."""
         await self._connection.request(job.ack_subject, b"+TERM", timeout_s=ACK_TIMEOUT_S)
-
-    async def working(self, job: JobMessage) -> None:
-        """Say that the job is still being worked on; it is not handed out again for another `ack_wait`."""
-        await self._connection.publish(job.ack_subject, b"+WPI")

@@ -105,20 +105,6 @@ async def test_followers_see_the_last_value_of_each_then_every_change(broker: Br
         await follower.close()
 
 
-async def test_a_newer_status_wins_and_an_older_one_yields(broker: BrokerForTest) -> None:
-    statuses = status_cells(await broker.connect(Role.CONTROLLER))
-    assert isinstance(await statuses.put("r", b"5", expected=0), Written)
-    newer = await statuses.put_newer("r", b"6", expected=0, is_newer_than=lambda there: int(there) < 6)
-    assert isinstance(newer, Written)
-    older = await statuses.put_newer("r", b"4", expected=0, is_newer_than=lambda there: int(there) < 4)
-    assert isinstance(older, Clash)
-    cell = await statuses.get("r")
-    assert cell is not None
-    assert cell.data == b"6"
-    # The same bytes again, after an answer was lost, are not a clash.
-    assert await statuses.put_newer("r", b"6", expected=0, is_newer_than=lambda _: False) == newer
-
-
 async def test_no_right_to_write_and_too_large_are_errors(broker: BrokerForTest) -> None:
     statuses = status_cells(await broker.connect(Role.CONTROLLER))
     with pytest.raises(ApiRefused, match="message size exceeds"):

@@ -1,4 +1,4 @@
-"""Finding a run: the service first, then the archive, files and URLs; nothing else is needed to read one."""
+"""Finding a run: in a log, an archive, a file or at a URL; nothing else is needed to read one."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from uuid import uuid4
 
 import pytest
 
-from runfold.events.log import Log
 from runfold.events.memory import MemoryLog, MemoryStore
-from runfold.replay.archive import archive_path, write_archive
+from runfold.replay.archive import write_archive
 from runfold.replay.errors import CannotRead, NotFound
-from runfold.replay.source import load, open_source, read_log
+from runfold.replay.source import load, read_log
 from runfold.replay.store import open_store
-from support.histories import RUN, exported, failing_run, finished_run, history
+from support.histories import RUN, exported, failing_run, history
 
 SUBPROCESS_TIMEOUT_S = 120
 
@@ -41,25 +40,6 @@ async def test_a_stray_on_the_subject_is_remembered() -> None:
     lines = failing_run()
     read = await read_log(live(*lines[:2], b"hello", *lines[2:]), RUN)
     assert (len(read.links), [stray.where.sequence for stray in read.strays]) == (len(lines), [6])
-
-
-async def test_a_run_on_the_service_goes_before_its_archive(tmp_path: Path) -> None:
-    write_archive(history(failing_run()), archive_path(tmp_path, RUN))
-    on_service = await open_source(RUN, data_dir=tmp_path, live=lambda run: live(*finished_run()))
-    archived = await open_source(RUN, data_dir=tmp_path, live=lambda run: live())
-    without_service = await open_source(RUN, data_dir=tmp_path)
-    assert (on_service.kind, archived.kind, without_service.kind) == ("stream", "archive", "archive")
-
-
-async def test_a_path_is_never_asked_of_the_service(tmp_path: Path) -> None:
-    path = tmp_path / "run.jsonl"
-    path.write_bytes(exported(failing_run()))
-
-    def unasked(run: str) -> Log:
-        raise AssertionError(run)
-
-    assert (await open_source(path, live=unasked)).kind == "file"
-    assert (await open_source(str(path), live=unasked)).kind == "file"
 
 
 def test_an_export_is_read_from_a_file_and_from_a_url(tmp_path: Path) -> None:
