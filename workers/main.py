@@ -62,7 +62,7 @@ async def serve_supervisor(
                 _LOG.info("the supervisor of pool %s has %d slots on %s", config.pool, config.slots, config.node)
                 ready()
                 nodes = {config.node: config.slots, **config.more_nodes}
-                pool = MachinePool(nodes, hatchery, config.pool, config.places_dir)
+                pool = MachinePool(nodes, hatchery, config.pool, config.places_dir, config.labels)
                 await Supervisor(config, connection, pool).serve(stop, orphaned, reclaimed)
             finally:
                 await connection.close()

@@ -212,4 +212,12 @@ def demand_of(assignment: Assignment) -> Demand:
         accepted_at=assignment.accepted_at,
         strategy=assignment.placement_strategy,
         excluded=assignment.excluded_nodes,
+        selectors=_selectors(assignment.label_selector),
     )
+
+
+def _selectors(given: dict[str, str] | list[dict[str, str]] | None) -> tuple[dict[str, str], ...]:
+    """Return a job's label selector as the pool knows it: one for all ranks, or one for each; none for none."""
+    if isinstance(given, list):
+        return tuple(given) if any(given) else ()
+    return (given,) if given else ()

@@ -53,8 +53,8 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `base_dir` is where relative working directories start, `storage_dir` where runs without a `storage_path` keep their
     checkpoints. `more_nodes` are others on this machine, with their slots:
-    each has a runner of its own, as if it were another machine. `places_dir` is where runners hold their places; with
-    `adopt` they wait there for the next supervisor when this one dies.
+    each has a runner of its own, as if it were another machine. `labels` are those of nodes. `places_dir` is where
+    runners hold their places; with `adopt` they wait there for the next supervisor when this one dies.
     """
 
     url: str
@@ -65,6 +65,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     base_dir: str = "."
     storage_dir: str = ""
     more_nodes: dict[str, int] = {}
+    labels: dict[str, dict[str, str]] = {}
     places_dir: str | None = None
     adopt: bool = False
 

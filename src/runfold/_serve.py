@@ -82,6 +82,7 @@ def _supervisor() -> int:
         base_dir=str(Path.cwd()),
         storage_dir=plan.storage_dir,
         more_nodes=plan.more_nodes,
+        labels=plan.labels,
         places_dir=str(Path(plan.data_dir) / PLACES_FOLDER / plan.pool),
         adopt=not plan.once,
     )

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from runfold.brokerhealth import broker_trouble
@@ -44,7 +44,8 @@ class Plan:
     """What to start: where it keeps its files, and the pool of this machine.
 
     `storage_dir` is where runs that name no storage keep their checkpoints; by default among the other files. With a
-    `nodes_count` the machine shows so many nodes with `slots` each, as if each were a machine of its own.
+    `nodes_count` the machine shows so many nodes with `slots` each, as if each were a machine of its own. `labels` are
+    those of nodes, by which jobs choose.
     """
 
     data_dir: Path
@@ -56,6 +57,7 @@ class Plan:
     controllers_count: int = 1
     storage_dir: Path | None = None
     nodes_count: int = 1
+    labels: dict[str, dict[str, str]] = field(default_factory=dict)
 
     @property
     def nodes(self) -> list[str]:
@@ -210,6 +212,7 @@ class Service:
                 node=first,
                 slots=self._plan.slots,
                 more_nodes=dict.fromkeys(others, self._plan.slots),
+                labels=self._plan.labels,
                 once=self._plan.once,
                 storage_dir=str(self._plan.storage_dir or self._plan.data_dir / STORAGE_FOLDER),
             )

@@ -22,7 +22,8 @@ class ControllerPlan(msgspec.Struct, frozen=True, kw_only=True):
 class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """For the supervisor: its user's address, the namespace, the data directory, and its pool.
 
-    `more_nodes` are further nodes of this machine with their slots. `once`: there will be no other supervisor after it.
+    `more_nodes` are further nodes of this machine with their slots, `labels` those of nodes. `once`: there will be no
+    other supervisor after it.
     """
 
     url: str
@@ -33,4 +34,5 @@ class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     storage_dir: str
     more_nodes: dict[str, int] = {}
+    labels: dict[str, dict[str, str]] = {}
     once: bool = False

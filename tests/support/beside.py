@@ -94,7 +94,7 @@ class Traces(
         self, *, scaling_config: dict[str, Json], num_workers: int
     ) -> Mapping[str, str] | None:
         self.trace(f"start {num_workers}")
-        return {"zone": "b"}
+        return {"runfold.node": "local"}
 
     def before_controller_execute_resize_decision(self, resize_decision: Decision) -> None:
         self.trace(f"resize {resize_decision.num_workers}")

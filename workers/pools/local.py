@@ -12,12 +12,16 @@ from typing import Final
 from runfold.events.base import Value
 from runfold.events.config import PlacementStrategy
 from runfold.events.facts import PlaceOffer
+from runfold.workers.pools.labels import NODE_LABEL, Labels, nowhere, shared_out, words
 
 _UNITS: Final = 10_000
 
 
 class Demand(Value, frozen=True, kw_only=True):
-    """What a run's group needs: so many ranks, each with these resources."""
+    """What a run's group needs: so many ranks, each with these resources.
+
+    `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
+    """
 
     run: str
     attempt: int
@@ -27,6 +31,7 @@ class Demand(Value, frozen=True, kw_only=True):
     accepted_at: str = ""
     strategy: PlacementStrategy = "PACK"
     excluded: tuple[str, ...] = ()
+    selectors: tuple[dict[str, str], ...] = ()
 
     @property
     def order(self) -> tuple[int, str, str]:
@@ -50,10 +55,11 @@ class Granted(Value, frozen=True, kw_only=True):
 
 
 class Slots:
-    """The book of a pool's nodes: what is free on each, who holds what, who waits."""
+    """The book of a pool's nodes: what is free on each, who holds what, who waits. `labels` are those of nodes."""
 
-    def __init__(self, nodes: Mapping[str, Mapping[str, float]]) -> None:
+    def __init__(self, nodes: Mapping[str, Mapping[str, float]], labels: Labels | None = None) -> None:
         self._total = {node: _exact(amounts) for node, amounts in nodes.items()}
+        self._labels = {node: {NODE_LABEL: node, **(labels or {}).get(node, {})} for node in nodes}
         self._free = {node: dict(amounts) for node, amounts in self._total.items()}
         self._waiting: dict[str, Demand] = {}
         self._held: dict[str, Granted] = {}
@@ -65,11 +71,15 @@ class Slots:
         for name in need:
             if not any(self._total[node].get(name) for node in usable):
                 return f"each rank needs {demand.resources[name]:g} {name}, and this pool has no {name}"
-        if _fit({node: self._total[node] for node in usable}, need, demand) is not None:
+        labels = {node: self._labels.get(node, {}) for node in usable}
+        if (why := nowhere(demand.selectors, labels)) is not None:
+            return why
+        if _fit({node: self._total[node] for node in usable}, need, demand, labels) is not None:
             return None
         each = ", ".join(f"{amount:g} {name}" for name, amount in demand.resources.items())
         has = ", ".join(f"{node}: {_words(self._total[node])}" for node in usable) or "no usable node"
-        return f"{demand.num_workers} ranks with {each} each, and the whole pool has {has}"
+        where = " or ".join(dict.fromkeys(f"on nodes with {words(one)}" for one in demand.selectors))
+        return f"{demand.num_workers} ranks with {each} each{where and f' {where}'}, and the whole pool has {has}"
 
     def ask(self, demand: Demand) -> None:
         """Put a demand into the queue, in place of an earlier one of the same run."""
@@ -102,7 +112,7 @@ class Slots:
                 break
             need = _exact(demand.resources)
             usable = {node: free for node, free in self._free.items() if node not in demand.excluded}
-            places = _fit(usable, need, demand)
+            places = _fit(usable, need, demand, self._labels)
             if places is None:
                 break
             for place in places:
@@ -153,11 +163,11 @@ def _rounded_up(demand: Demand) -> int:
 
 
 def _fit(
-    free: Mapping[str, Mapping[str, int]], need: Mapping[str, int], demand: Demand
+    free: Mapping[str, Mapping[str, int]], need: Mapping[str, int], demand: Demand, labels: Labels
 ) -> tuple[PlaceOffer, ...] | None:
     """Return places for all ranks of a demand, or None."""
     room = {node: _ranks_on(amounts, need, demand.num_workers) for node, amounts in free.items()}
-    given = _share(room, demand.num_workers, demand.strategy)
+    given = shared_out(room, demand.num_workers, demand.strategy, demand.selectors, labels, _share)
     if sum(given.values()) < demand.num_workers:
         return None
     return tuple(PlaceOffer(node=node, slots=slots) for node, slots in given.items() if slots)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from runfold.workers.adopted import AdoptedRunner
 from runfold.workers.hatchery import Hatchery, RunnerProcess
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place, find_places
+from runfold.workers.pools.labels import HOST_LABEL
 from runfold.workers.pools.local import Slots
 from runfold.workers.pools.pool import Left, Notice, Watched
 
@@ -20,10 +22,22 @@ SETTLE_S: Final = 2.0
 
 
 class MachinePool:
-    """The nodes of this machine with their slots (CPUs); runners hold their places in a folder, if there is one."""
+    """The nodes of this machine with their slots (CPUs); runners hold their places in a folder, if there is one.
 
-    def __init__(self, nodes: Mapping[str, int], hatchery: Hatchery, name: str, places_dir: str | None) -> None:
-        self.book = Slots({node: {"CPU": float(slots)} for node, slots in nodes.items()})
+    `labels` are given to nodes, beside their name and that of the machine.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, int],
+        hatchery: Hatchery,
+        name: str,
+        places_dir: str | None,
+        labels: Mapping[str, Mapping[str, str]] | None = None,
+    ) -> None:
+        host = {HOST_LABEL: socket.gethostname()}
+        all_labels = {node: {**host, **(labels or {}).get(node, {})} for node in nodes}
+        self.book = Slots({node: {"CPU": float(slots)} for node, slots in nodes.items()}, all_labels)
         self.settled_s = time.monotonic() + SETTLE_S if places_dir is not None else 0.0
         self._hatchery = hatchery
         self._name = name

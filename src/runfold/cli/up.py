@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
@@ -18,6 +19,8 @@ from runfold.service import Plan, Service
 from runfold.up import serve
 
 CONTROLLERS_MAX_COUNT: Final = 16
+RESERVED: Final = "runfold."
+"""How the labels begin that every node has: its name, and that of its machine."""
 
 SlotsOption = Annotated[
     int | None,
@@ -30,6 +33,15 @@ ControllersOption = Annotated[
     int, typer.Option("--controllers", metavar="N", help="How many controllers share the runs.", show_default=True)
 ]
 PoolOption = Annotated[str, typer.Option("--pool", metavar="NAME", help="The pool of this machine.")]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="[NODE:]KEY=VALUE",
+        help="A label of all nodes, or of one, by which jobs choose: scaling.label_selector. Several times.",
+        show_default=False,
+    ),
+]
 
 
 def command(
@@ -37,6 +49,7 @@ def command(
     node: NodeOption = "local",
     pool: PoolOption = "local",
     nodes: NodesOption = 1,
+    label: LabelOption = None,
     controllers: ControllersOption = 1,
     output: OutputOption = "text",
     data: DataOption = None,
@@ -61,6 +74,7 @@ def command(
         controllers_count=controllers,
         nodes_count=nodes,
     )
+    plan = replace(plan, labels=_labels(label or [], plan.nodes))
 
     def ready(service: Service) -> None:
         if output == "json":
@@ -73,6 +87,23 @@ def command(
         )
 
     asyncio.run(serve(plan, say, ready))
+
+
+def _labels(given: list[str], nodes: list[str]) -> dict[str, dict[str, str]]:
+    """Return the labels of each node, as given on the command line; a later one of the same name wins."""
+    labels: dict[str, dict[str, str]] = {node: {} for node in nodes}
+    for one in given:
+        name, equals, value = one.partition("=")
+        node, colon, key = name.rpartition(":")
+        if not equals or not key or not value:
+            raise UsageError(f"--label: {one!r} is no label; give KEY=VALUE, or NODE:KEY=VALUE for one node")
+        if key.startswith(RESERVED):
+            raise UsageError(f"--label: {key!r} is runfold's own to give; {RESERVED}… are taken")
+        if colon and node not in labels:
+            raise UsageError(f"--label: {one!r} names no node; there are {', '.join(nodes)}")
+        for each in [node] if colon else nodes:
+            labels[each][key] = value
+    return labels
 
 
 def _check_names(node: str, pool: str) -> None:
