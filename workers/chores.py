@@ -20,7 +20,7 @@ from runfold.events.tasks import DELETE, DOUBT, OPEN, SEAL, Task
 from runfold.workers.hand import Hand
 from runfold.workers.keeper import Answer, Ask
 from runfold.workers.layout import StorageSpec
-from runfold.workers.spool import FactTooLargeError
+from runfold.workers.spool import FactTooLargeError, about
 
 STORAGE_KINDS: Final = (OPEN, SEAL, DELETE, DOUBT)
 ON_LEAVING_MAX_S: Final = 6.0
@@ -55,11 +55,7 @@ class StorageDoer:
             return ended(task, self.attempt, value=answer.value, error=answer.error)
         name, index = task.arguments.get("name"), task.arguments.get("index")
         return CheckpointSealed(
-            source="",
-            incarnation=0,
-            number=0,
-            attempt=self.attempt,
-            clock_s=time.monotonic(),
+            **about(self.attempt, time.monotonic()),
             name=str(name),
             index=index if isinstance(index, int) else 0,
             manifest_digest=sealed.manifest_digest,
@@ -86,11 +82,7 @@ class StorageDoer:
 def ended(task: Task, attempt: int, *, value: Json = None, error: ErrorInfo | None = None) -> TaskEnded:
     """Return the fact that a task is over."""
     return TaskEnded(
-        source="",
-        incarnation=0,
-        number=0,
-        attempt=attempt,
-        clock_s=time.monotonic(),
+        **about(attempt, time.monotonic()),
         task=task.id,
         outcome="done" if error is None else "failed",
         value=value,

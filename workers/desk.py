@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from typing import Final, TypedDict
+from typing import Final
 
 import msgspec
 
@@ -28,6 +28,7 @@ from runfold.workers.places import Place
 from runfold.workers.placing import RunHere, SayLost
 from runfold.workers.pools.local import Demand, Granted, Waiting
 from runfold.workers.pools.pool import Left, Notice, Watched
+from runfold.workers.spool import About, about
 
 SECRET_BYTES: Final = 32
 
@@ -51,14 +52,6 @@ class Home(msgspec.Struct, frozen=True):
     run: str
     base_dir: str
     storage_dir: str
-
-
-class _About(TypedDict):
-    source: str
-    incarnation: int
-    number: int
-    attempt: int
-    clock_s: float
 
 
 class Desk:
@@ -222,9 +215,8 @@ class Desk:
         )
         return self._start_runner(spec, self._on_change)
 
-    def _about(self) -> _About:
-        """What every fact says; source, incarnation and number are the spool's to fill in."""
-        return _About(source="", incarnation=0, number=0, attempt=self.assignment.attempt, clock_s=time.monotonic())
+    def _about(self) -> About:
+        return about(self.assignment.attempt, time.monotonic())
 
     async def close(self) -> None:
         """End what is done beside the group, then say nothing more."""

@@ -7,7 +7,7 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from typing import Final, TypedDict
+from typing import Final
 
 import msgspec
 
@@ -34,8 +34,10 @@ from runfold.workers.link import (
     FromRank,
     FromRunner,
     Go,
+    Hello,
     Inquire,
     Loaded,
+    Paused,
     Report,
     Returned,
     Start,
@@ -47,19 +49,14 @@ from runfold.workers.plan import Held
 from runfold.workers.posture import Posture
 from runfold.workers.prepare import Order, prepared
 from runfold.workers.spawner import Spawner
-from runfold.workers.spool import FactTooLargeError
+from runfold.workers.spool import About, FactTooLargeError, about
 
 SAVES_REMEMBERED_MAX_COUNT: Final = 1024
 VALUE_PUT_TIMEOUT_S: Final = 30.0
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
-class _About(TypedDict):
-    source: str
-    incarnation: int
-    number: int
-    attempt: int
-    clock_s: float
+class _AboutRank(About):
     rank: int
     life: int
 
@@ -266,7 +263,7 @@ class RankLife:
                 self.phase = "failed"
                 self._group.leave(start.rank, "has failed")
                 self._failed(message)
-            case _:
+            case Hello() | Paused():
                 pass
 
     def _started(self, digest: str | None, versions: dict[str, str]) -> None:
@@ -378,18 +375,9 @@ class RankLife:
         error = ErrorInfo(type=name, message=message, kind=kind)
         self._say(RankFailed(**self._about(time.monotonic()), error=error))
 
-    def _about(self, clock_s: float) -> _About:
-        """What every fact about this rank says; source, incarnation and number are the spool's to fill in."""
+    def _about(self, clock_s: float) -> _AboutRank:
         start = self.start
-        return _About(
-            source="",
-            incarnation=0,
-            number=0,
-            attempt=start.attempt,
-            clock_s=clock_s,
-            rank=start.rank,
-            life=start.life,
-        )
+        return {**about(start.attempt, clock_s), "rank": start.rank, "life": start.life}
 
     def _say(self, fact: AnyFact) -> None:
         try:

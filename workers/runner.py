@@ -14,7 +14,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Final
 
 from runfold.events.assignment import Assignment
 from runfold.events.facts import PreemptionNoticed, RunnerReady
@@ -38,6 +38,7 @@ from runfold.workers.places import PlaceTakenError
 from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, plan
 from runfold.workers.pulse import BEAT_EVERY_MIN_S, BEAT_EVERY_S, beat
 from runfold.workers.spawner import Spawner
+from runfold.workers.spool import about
 from runfold.workers.storages import Storages
 from runfold.workers.ties import Ties, tie
 
@@ -188,12 +189,12 @@ class Runner:
             _LOG.warning("%s: SIGTERM, which runfold never sends: taken for a notice of preemption", self._spec.run)
             node, attempt = self._spec.node, self.group.attempt or self._spec.attempt
             reason = f"SIGTERM to the runner on {node}"
-            self.facts.say(PreemptionNoticed(**_by_spool(attempt), nodes=(node,), reason=reason))
+            self.facts.say(PreemptionNoticed(**about(attempt, time.monotonic()), nodes=(node,), reason=reason))
 
     def _say_ready(self) -> None:
         self.facts.say(
             RunnerReady(
-                **_by_spool(self._spec.attempt),
+                **about(self._spec.attempt, time.monotonic()),
                 node=self._spec.node,
                 addr=self._spec.addr,
                 port=self.group.port,
@@ -214,19 +215,6 @@ class Runner:
 
 def _hurried(assignment: Assignment, ordered: Ordered | None) -> bool:
     return any(stop is not None and stop.grace_s <= 0 for stop in (assignment.stop, ordered))
-
-
-class _About(TypedDict):
-    source: str
-    incarnation: int
-    number: int
-    attempt: int
-    clock_s: float
-
-
-def _by_spool(attempt: int) -> _About:
-    """What every fact says; source, incarnation and number are the spool's to fill in."""
-    return _About(source="", incarnation=0, number=0, attempt=attempt, clock_s=time.monotonic())
 
 
 async def _run(sock: socket.socket, spawner: Spawner) -> int:

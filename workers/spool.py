@@ -8,7 +8,7 @@ said again, cut into messages anew from the first missing number, when the contr
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
 import msgspec
 
@@ -42,6 +42,21 @@ class _Said(NamedTuple):
     data: bytes
     urgent: bool
     said_s: float
+
+
+class About(TypedDict):
+    """What every fact says; see `about`."""
+
+    source: str
+    incarnation: int
+    number: int
+    attempt: int
+    clock_s: float
+
+
+def about(attempt: int, clock_s: float) -> About:
+    """Return what every fact says; source, incarnation and number are the spool's to fill in."""
+    return About(source="", incarnation=0, number=0, attempt=attempt, clock_s=clock_s)
 
 
 def is_urgent(fact: AnyFact) -> bool:
