@@ -1,4 +1,4 @@
-"""A run as a trace that Perfetto and chrome://tracing read: one track a rank, attempts, checkpoints, failures.
+"""A run as a trace that Perfetto and chrome://tracing read: one track a rank, attempts, checkpoints, failures, notes.
 
 The format is Chrome's trace events as JSON: `ts` and `dur` in microseconds of the run's clock.
 """
@@ -6,20 +6,62 @@ The format is Chrome's trace events as JSON: `ts` and `dur` in microseconds of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, Literal
+from typing import Final, Literal, assert_never
 
 import msgspec
 
+from runfold.events.conclusions import (
+    ControllerStarted,
+    JobTaken,
+    LogCopied,
+    MessageMalformed,
+    ProgressStopped,
+    SilenceConcluded,
+    TimerFired,
+)
 from runfold.events.entry import AnyInput, Entry
-from runfold.events.facts import RankExited, RankFailed, RankReturned, RankStarted, Reported, RunnerReady
+from runfold.events.facts import (
+    CapacityChanged,
+    CheckpointSealed,
+    Placed,
+    PlacementFailed,
+    PreemptionCancelled,
+    PreemptionNoticed,
+    Queued,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Released,
+    Reported,
+    RunnerLost,
+    RunnerReady,
+    TaskEnded,
+)
+from runfold.events.requests import Request
+from runfold.events.tasks import SEAL, seal_id
 from runfold.events.transitions import (
     AnyTransition,
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsDoubted,
+    CheckpointValidated,
+    ControllerChanged,
     FailureDecided,
+    FirstCauseRevised,
     GroupLaidOut,
+    LogRestored,
+    NodeAdmitted,
+    NodeExcluded,
+    RequestAccepted,
+    RequestRefused,
+    RunAccepted,
+    RunContinued,
+    SourceJoined,
     StateChanged,
+    TaskClosed,
     TaskOrdered,
+    Warned,
 )
 from runfold.replay.clocks import Clocks
 from runfold.replay.history import History
@@ -32,7 +74,7 @@ RUN: Final = 1
 RANKS: Final = 2
 """Process ids of the trace: what the run as a whole went through, and its ranks."""
 
-STATE, ATTEMPTS, GOODPUT, CHECKPOINTS, FAILURES = 1, 2, 3, 4, 5
+STATE, ATTEMPTS, GOODPUT, CHECKPOINTS, FAILURES, NOTES = 1, 2, 3, 4, 5, 6
 """Thread ids of the trace under the run."""
 
 _TRACKS: Final = {
@@ -41,6 +83,7 @@ _TRACKS: Final = {
     GOODPUT: "goodput",
     CHECKPOINTS: "checkpoints",
     FAILURES: "failures",
+    NOTES: "notes",
 }
 
 Arguments = dict[str, str | float | bool | None]
@@ -177,10 +220,24 @@ class _Tracks:
                 ts = micros(self.clocks.when(entry, item))
                 name = f"attempt {attempt}"
                 yield from self._begin(RANKS, rank, ts, name, {"attempt": attempt, "pid": item.pid})
-            case RankReturned(rank=rank) | RankFailed(rank=rank) | RankExited(rank=rank):
+            case RankReturned() | RankFailed() | RankExited():
                 yield from self._rank_ends(entry, item)
-            case _:
+            case RunnerLost() | ProgressStopped() | SilenceConcluded():
+                yield self._noted(FAILURES, entry, item)
+            case PreemptionNoticed() | PreemptionCancelled() | CapacityChanged() | Queued() | PlacementFailed():
+                yield self._noted(NOTES, entry, item)
+            case MessageMalformed():
+                yield self._noted(NOTES, entry, item)
+            case Placed() | Released() | CheckpointSealed() | TaskEnded() | Request():
+                return  # what is decided on it has its place in the trace
+            case JobTaken() | ControllerStarted() | LogCopied() | TimerFired():
                 return
+            case _:
+                assert_never(item)
+
+    def _noted(self, tid: int, entry: Entry, item: AnyInput) -> Event:
+        what, more = input_words(item)
+        return self._moment(RUN, tid, self.now, what, entry=entry.n, more=more)
 
     def _rank_ends(self, entry: Entry, item: RankReturned | RankFailed | RankExited) -> Iterator[Event]:
         ts, (what, more) = micros(self.clocks.when(entry, item)), input_words(item)
@@ -207,16 +264,27 @@ class _Tracks:
                 for laid in layout:
                     self.ranks.add(laid.rank)
                     yield from self._begin(RANKS, laid.rank, self.now, "starting", {"attempt": None})
-            case FailureDecided(reason=reason):
-                name = transition_words(item)
-                yield self._moment(RUN, FAILURES, self.now, name, entry=entry.n, reason=reason)
-            case TaskOrdered(task=task) if task.kind == "seal":
-                self.sealing[task.id] = self.now
+            case FailureDecided() | FirstCauseRevised():
+                yield self._decided(FAILURES, entry, item)
+            case TaskOrdered(task=task):
+                if task.kind == SEAL:
+                    self.sealing[task.id] = self.now
             case CheckpointCommitted(name=name):
-                since = self.sealing.pop(f"seal:{name}", self.now)
+                since = self.sealing.pop(seal_id(name), self.now)
                 args = {"entry": entry.n, "index": item.index, "attempt": item.attempt, "bytes": item.size_bytes}
                 yield Event(
                     ph="X", name=name, pid=RUN, tid=CHECKPOINTS, ts=since, dur=max(0, self.now - since), args=args
                 )
+            case CheckpointValidated() | CheckpointsDoubted() | RunContinued():
+                yield self._decided(CHECKPOINTS, entry, item)
+            case ControllerChanged() | LogRestored() | Warned() | NodeExcluded() | NodeAdmitted():
+                yield self._decided(NOTES, entry, item)
+            case RequestAccepted() | RequestRefused():
+                yield self._decided(NOTES, entry, item)
+            case RunAccepted() | SourceJoined() | TaskClosed():
+                return  # nothing that a reader of a trace looks for
             case _:
-                return
+                assert_never(item)
+
+    def _decided(self, tid: int, entry: Entry, item: AnyTransition) -> Event:
+        return self._moment(RUN, tid, self.now, transition_words(item), entry=entry.n, reason=item.reason)

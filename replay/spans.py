@@ -3,17 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
-from runfold.events.conclusions import ProgressStopped
+from runfold.events.conclusions import (
+    ControllerStarted,
+    JobTaken,
+    LogCopied,
+    MessageMalformed,
+    ProgressStopped,
+    SilenceConcluded,
+    TimerFired,
+)
 from runfold.events.entry import AnyInput, Entry
-from runfold.events.facts import CheckpointSealed, Placed, PlacementFailed, Queued, Reported, RunnerReady
+from runfold.events.facts import (
+    CapacityChanged,
+    CheckpointSealed,
+    Placed,
+    PlacementFailed,
+    PreemptionCancelled,
+    PreemptionNoticed,
+    Queued,
+    RankExited,
+    RankFailed,
+    RankReturned,
+    RankStarted,
+    Released,
+    Reported,
+    RunnerLost,
+    RunnerReady,
+    TaskEnded,
+)
 from runfold.events.failures import Failure
+from runfold.events.requests import Request
 from runfold.events.transitions import (
     AnyTransition,
     AttemptStarted,
     CheckpointCommitted,
+    CheckpointsDoubted,
+    CheckpointValidated,
+    ControllerChanged,
     FailureDecided,
+    FirstCauseRevised,
+    GroupLaidOut,
+    LogRestored,
+    NodeAdmitted,
+    NodeExcluded,
+    RequestAccepted,
+    RequestRefused,
+    RunAccepted,
+    RunContinued,
+    SourceJoined,
     StateChanged,
+    TaskClosed,
+    TaskOrdered,
+    Warned,
 )
 from runfold.replay.clocks import Clocks
 from runfold.replay.history import History, end_name
@@ -168,8 +211,18 @@ class _Cut:
                 attempt = self.attempts.get(item.attempt)
                 if attempt is not None:
                     attempt.saved.setdefault(item.name, micros(self.clocks.when(entry, item)))
-            case _:
+            case Queued() | PlacementFailed() | Placed() | ProgressStopped():
+                return  # heard of too late, or of another attempt: that time has its use
+            case RankStarted() | Reported() | RankReturned() | RankFailed() | RankExited() | RunnerLost() | Released():
+                return  # what is decided on them has a use, or has none
+            case CapacityChanged() | PreemptionNoticed() | PreemptionCancelled() | TaskEnded() | Request():
                 return
+            case (
+                JobTaken() | ControllerStarted() | LogCopied() | TimerFired() | SilenceConcluded() | MessageMalformed()
+            ):
+                return
+            case _:
+                assert_never(item)
 
     # --- what was decided
 
@@ -178,6 +231,8 @@ class _Cut:
             case StateChanged():
                 self._change(item)
             case AttemptStarted(attempt=number):
+                if self.running:
+                    self._leave("recovery")  # nothing legal: the parts are to be the whole all the same
                 starting = "initialisation" if number == 1 else after_failure(self.attempt.failure)
                 self.attempt = self.attempts[number] = _Attempt(number, starting)
             case FailureDecided(failure=failure, decision="retry" | "raise"):
@@ -186,8 +241,16 @@ class _Cut:
                 attempt = self.attempts.get(number)
                 if attempt is not None:
                     attempt.kept = max(attempt.kept, attempt.saved.get(name, self.now))
-            case _:
+            case FailureDecided() | FirstCauseRevised() | GroupLaidOut():
+                return  # the change of state that comes with them begins another use
+            case RunAccepted() | ControllerChanged() | LogRestored() | SourceJoined() | RequestAccepted():
                 return
+            case RequestRefused() | CheckpointValidated() | CheckpointsDoubted() | RunContinued() | TaskOrdered():
+                return
+            case TaskClosed() | Warned() | NodeExcluded() | NodeAdmitted():
+                return
+            case _:
+                assert_never(item)
 
     def _change(self, item: StateChanged) -> None:
         self.placing = item.to_state == "scheduling"
