@@ -78,6 +78,7 @@ class Desk:
         self._refused: int | None = None
         self._released: int | None = None
         self._orphans: int | None = None
+        self._off: tuple[str, ...] = ()
         self._waiting: Waiting | None = None
         # Whether another supervisor of this pool has spoken for the run before.
         is_heir = any(given.source == facts.source and given.boot != facts.boot for given in assignment.joined)
@@ -95,6 +96,7 @@ class Desk:
             refused=self._refused,
             released=self._released,
             orphans=self._orphans,
+            off=self._off,
             superseded=self.facts.superseded,
             runners=tuple(runner.here for runner in self.runners),
             unsure=self._settled_s > 0 and self.facts.spool.incarnation is None,
@@ -131,7 +133,8 @@ class Desk:
 
     def asked(self) -> None:
         """The demand of the present attempt stands in the queue."""
-        self._asked, self._waiting = self.assignment.attempt, None
+        self._asked, self._refused, self._waiting = self.assignment.attempt, None, None
+        self._off = self.assignment.excluded_nodes
 
     def withdrawn(self) -> None:
         """The run waits no more."""
@@ -139,7 +142,7 @@ class Desk:
 
     def refuse(self, why: str) -> None:
         """Say that the present attempt can never be placed."""
-        self._refused = self.assignment.attempt
+        self._refused, self._off = self.assignment.attempt, self.assignment.excluded_nodes
         self._say(PlacementFailed(**self._about(), verdict="never", reason=why))
 
     def waits(self, waiting: Waiting) -> None:

@@ -39,6 +39,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     `asked`: the attempt whose demand is in the queue. `held`: the attempt whose places are held. `refused`: the
     attempt that can never be placed. `released`: the attempt whose group is known to hold nothing. `orphans`: the
     attempt whose places, held by nobody here, were told as lost. `superseded`: a newer supervisor speaks for the pool.
+    `off`: the nodes that what was asked for, or refused, was to stay off.
 
     An heir is a supervisor after another one. `unsure`: the log does not name it yet, so the last words of the one
     before may still come. `settled_s`: until then a runner of the one before may turn up. `adopted`: the places were
@@ -50,6 +51,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     refused: int | None = None
     released: int | None = None
     orphans: int | None = None
+    off: tuple[str, ...] = ()
     superseded: bool = False
     runners: tuple[RunnerHere, ...] = ()
     unsure: bool = False
@@ -143,7 +145,7 @@ def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
         return _stop(assignment, here)
     if here.held is not None or assignment.places:
         return _held(assignment, here, now)
-    if attempt in (here.asked, here.refused):
+    if attempt in (here.asked, here.refused) and here.off == assignment.excluded_nodes:
         return Placing()
     return Placing(steps=(Ask(demand=demand_of(assignment)),))
 

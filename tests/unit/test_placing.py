@@ -53,6 +53,13 @@ def test_a_group_to_place_is_asked_for_once() -> None:
     assert todo(told, RunHere(refused=1)) == Placing()
 
 
+def test_what_waits_or_was_refused_is_asked_for_anew_when_it_may_use_other_nodes() -> None:
+    told = replace(assignment("place", places=False), excluded_nodes=("node-b",))
+    for here in (RunHere(asked=1), RunHere(refused=1, off=("node-a", "node-b"))):
+        assert todo(told, here).steps == (Ask(demand=demand_of(told)),)
+    assert todo(told, RunHere(asked=1, off=("node-b",))) == Placing()
+
+
 def test_a_later_attempt_is_asked_for_anew() -> None:
     told = assignment("place", 2, places=False)
     assert todo(told, RunHere(asked=1)).steps == (Ask(demand=demand_of(told)),)

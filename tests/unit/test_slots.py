@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from runfold.events.config import PlacementStrategy
 from runfold.events.facts import PlaceOffer
@@ -181,3 +182,24 @@ def test_a_node_that_is_gone_or_smaller_by_now_is_no_trouble() -> None:
     slots.release("a")
     slots.release("b")
     assert granted(slots) == ["c"]
+
+
+def test_nodes_to_stay_off_are_waited_for_and_keep_nobody_else_back() -> None:
+    slots = Slots({"node-a": {"CPU": 2.0}, "node-b": {"CPU": 2.0}})
+    off = replace(demand("first", 1), excluded=("node-a", "node-b"))
+    assert slots.never(off) is None
+    slots.ask(off)
+    slots.ask(demand("second", 1))
+    assert [granted.demand.run for granted in slots.grant()] == ["second"]
+    assert slots.waiting()["first"].free == 0
+    slots.ask(replace(off, excluded=("node-a",)))
+    assert [granted.places[0].node for granted in slots.grant()] == ["node-b"]
+
+
+def test_who_waits_for_room_on_nodes_that_it_may_use_keeps_its_turn() -> None:
+    slots = Slots({"node-a": {"CPU": 1.0}, "node-b": {"CPU": 1.0}})
+    slots.ask(replace(demand("holds", 1), excluded=("node-b",)))
+    slots.grant()
+    slots.ask(replace(demand("first", 1), excluded=("node-b",)))
+    slots.ask(demand("second", 1))
+    assert slots.grant() == []

@@ -65,9 +65,12 @@ class Slots:
         self._held: dict[str, Granted] = {}
 
     def never(self, demand: Demand) -> str | None:
-        """Return why a demand could not be met by the whole pool standing empty; None if it could."""
+        """Return why a demand could not be met by the whole pool standing empty; None if it could.
+
+        Nodes that are excluded now may be used again: they are waited for.
+        """
         need = _exact(demand.resources)
-        usable = [node for node in self._total if node not in demand.excluded]
+        usable = list(self._total)
         for name in need:
             if not any(self._total[node].get(name) for node in usable):
                 return f"each rank needs {demand.resources[name]:g} {name}, and this pool has no {name}"
@@ -114,6 +117,8 @@ class Slots:
             usable = {node: free for node, free in self._free.items() if node not in demand.excluded}
             places = _fit(usable, need, demand, self._labels)
             if places is None:
+                if self._waits_for_nodes(demand, need):
+                    continue  # whatever becomes free is not for it, and it keeps nobody back
                 break
             for place in places:
                 self._give(demand, place, -1)
@@ -125,9 +130,18 @@ class Slots:
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
         return {
-            demand.run: Waiting(ahead=ahead, free=self.free, needed=_rounded_up(demand))
+            demand.run: Waiting(ahead=ahead, free=self._free_for(demand), needed=_rounded_up(demand))
             for ahead, demand in enumerate(self._queue())
         }
+
+    def _waits_for_nodes(self, demand: Demand, need: Mapping[str, int]) -> bool:
+        """Whether a demand could not be met by the nodes that it may use if they all stood empty."""
+        usable = {node: total for node, total in self._total.items() if node not in demand.excluded}
+        return _fit(usable, need, demand, self._labels) is None
+
+    def _free_for(self, demand: Demand) -> int:
+        free = (max(self._free[node].get("CPU", 0), 0) for node in self._free if node not in demand.excluded)
+        return sum(free) // _UNITS
 
     @property
     def free(self) -> int:
