@@ -10,21 +10,23 @@ import posixpath
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from runfold.events.base import Json
 from runfold.events.config import CheckpointConfig
 from runfold.workers.checkpoint import Checkpoint
-from runfold.workers.errors import CheckpointClashError
-from runfold.workers.files import copy
-from runfold.workers.layout import INNER, MANIFEST, Part, PartFile, part_name
+from runfold.workers.errors import CheckpointClashError, StorageError, UploadError
+from runfold.workers.files import copy, transient
+from runfold.workers.layout import MANIFEST, Part, PartFile, is_inner, part_name
 from runfold.workers.processes import tell
 from runfold.workers.retry import Retries, retried
 from runfold.workers.storage import Storage
 
-UploadFn = Callable[[Checkpoint, str], Checkpoint]
+T = TypeVar("T")
 
 
 class Author(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,11 +67,25 @@ class Uploads:
         self._check_visible()
         self._check_free(name)
         path = self.storage.path(name)
-        found = {file: size for file, size in self.storage.files.find(path).items() if not _is_inner(file)}
+        found = {file: size for file, size in self.storage.files.find(path).items() if not is_inner(file)}
         here = Path(source.path) if source is not None and source.files.local else None
         own = {file: size for file, size in found.items() if here is not None and (here / file).is_file()}
         files = [self._taken(path, file, size, here) for file, size in sorted((own or found).items())]
         self._write_part(name, index, metrics, files)
+
+    def _tried(self, call: Callable[[], T], what: str, doing: str = "uploading") -> T:
+        """Return what `call` returns, tried again as often as is allowed; what fails says of which file, and where.
+
+        Raises:
+            UploadError: it failed for good. A missing file and an unusable storage stay the errors that they are.
+        """
+        try:
+            return retried(call, self._retries, f"{doing} {what}")
+        except (FileNotFoundError, StorageError):
+            raise
+        except transient() as error:
+            why = f"{type(error).__name__}: {error}"
+            raise UploadError(f"{why} ({doing} {what})\nStorage: {self.storage.url}") from error
 
     def _taken(self, path: str, file: str, size: int, here: Path | None) -> PartFile:
         local = here / file if here is not None else None
@@ -78,7 +94,7 @@ class Uploads:
             with local.open("rb") as reading:
                 return PartFile(file, *copy(reading, None))
         there = posixpath.join(path, file)
-        size, digest = retried(lambda: self.storage.files.digest(there), self._retries, f"reading {there}")
+        size, digest = self._tried(lambda: self.storage.files.digest(there), self._within(there), "reading")
         return PartFile(file, size, digest)
 
     def _copy_from(self, folder: Path, name: str, index: int, metrics: dict[str, Json]) -> None:
@@ -90,9 +106,8 @@ class Uploads:
 
         def put(file: str) -> PartFile:
             there = posixpath.join(path, file)
-            size, digest = retried(
-                lambda: self.storage.files.put(folder / file, there, chunk_bytes), self._retries, f"uploading {there}"
-            )
+            put_there = partial(self.storage.files.put, folder / file, there, chunk_bytes)
+            size, digest = self._tried(put_there, self._within(there))
             return PartFile(file, size, digest)
 
         threads = min(self._config.upload_threads_max, len(sources))
@@ -117,17 +132,20 @@ class Uploads:
         )
         path, data = self.storage.inner(name, part_name(who.rank)), msgspec.json.encode(part)
         # Read by the seal alone, which is what outlives a failure of the machine.
-        retried(lambda: self.storage.files.write(path, data, durable=False), self._retries, f"uploading {path}")
+        self._tried(lambda: self.storage.files.write(path, data, durable=False), self._within(path))
+
+    def _within(self, path: str) -> str:
+        return posixpath.relpath(path, self.storage.root)
 
     def _check_visible(self) -> None:
         if not self._visible:
-            retried(lambda: self.storage.check_visible(self._author.node), self._retries, "looking for the marker")
+            self._tried(lambda: self.storage.check_visible(self._author.node), "the marker", "looking for")
             self._visible = True
 
     def _check_free(self, name: str) -> None:
         """Raise `CheckpointClashError` when a directory is a sealed checkpoint, or this rank's of this attempt."""
         files, who = self.storage.files, self._author
-        if retried(lambda: files.exists(self.storage.inner(name, MANIFEST)), self._retries, f"looking into {name}"):
+        if self._tried(lambda: files.exists(self.storage.inner(name, MANIFEST)), name, "looking into"):
             raise CheckpointClashError(
                 f"checkpoint_dir_name: {name!r} is a committed checkpoint of this run; choose another name"
             )
@@ -163,8 +181,4 @@ def _files_of(folder: Path) -> list[str]:
     for where, _, names in os.walk(folder):
         within = Path(where).relative_to(folder)
         found += [(within / name).as_posix() for name in names]
-    return [file for file in found if not _is_inner(file)]
-
-
-def _is_inner(file: str) -> bool:
-    return INNER in file.split("/")
+    return [file for file in found if not is_inner(file)]
