@@ -57,7 +57,9 @@ def charge(state: RunState, failure: Failure) -> Charge | None:
     group = state.group
     if failure.kind == "placement" and group is not None and group.never is not None:
         return None
-    budget = rule.starting if isinstance(state.phase, Scheduling) else rule.running
+    # A rank that met it is in user code, also while others are not: only a look before anybody trains is never retried.
+    at_work = failure.kind == "storage" and failure.rank is not None
+    budget = rule.starting if isinstance(state.phase, Scheduling) and not at_work else rule.running
     if budget is None:
         return None
     spent = state.budgets[budget]

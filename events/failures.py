@@ -55,7 +55,7 @@ FAILURE_KINDS: Final[dict[FailureKind, KindRule]] = {
     "start_timeout": KindRule("startup", "startup", True, "it did not start in time"),
     "rendezvous": KindRule("startup", "startup", True, "the ranks could not meet"),
     "fetch": KindRule("startup", "startup", True, "a blob could not be fetched"),
-    "storage": KindRule("worker", None, False, "the run's storage could not be used; never retried before RUNNING"),
+    "storage": KindRule("worker", None, False, "the storage could not be used; never retried before ranks are at work"),
     "hang": KindRule("hang", "hang", False, "it made no progress"),
     "peer": KindRule("worker", "worker", False, "another rank's end broke its connection or collective"),
     "controller": KindRule(None, None, False, "the controller could not go on; never retried"),

@@ -11,7 +11,7 @@ from typing import Final
 from runfold.events.failures import ErrorInfo, FailureKind
 from runfold.events.limits import ERROR_INLINE_MAX_BYTES
 from runfold.workers.capture import Capture
-from runfold.workers.errors import CollectiveError
+from runfold.workers.errors import CheckpointDamagedError, CollectiveError, StorageError
 from runfold.workers.limits import ERROR_FULL_MAX_BYTES
 
 # Not resolved: as the frames of this folder name it, by a link or not.
@@ -51,6 +51,8 @@ def _kind(error: BaseException, loading: bool) -> FailureKind:
         return "exit"
     if isinstance(error, MemoryError):
         return "oom"
+    if isinstance(error, StorageError | CheckpointDamagedError):
+        return "storage"
     return "peer" if isinstance(error, CollectiveError) else "user"
 
 

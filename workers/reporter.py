@@ -174,7 +174,7 @@ class Reporter:
             self._fail(place, error)
             limit = self._start.checkpointing.upload_failure_limit or 0
             if self._failed > limit:
-                if isinstance(error, FileNotFoundError | StorageError):
+                if isinstance(error, FileNotFoundError | StorageError) and not isinstance(error, UploadError):
                     raise
                 raise self._upload_error(place, error) from error
         except BaseException as error:
@@ -276,14 +276,14 @@ class Reporter:
 
     def _fail(self, place: _Place, error: BaseException) -> None:
         self._failed += 1
-        place.error = f"{type(error).__name__}: {error}"[:VALUE_INLINE_MAX_BYTES]
+        place.error = _what(error).replace("\n", "; ")[:VALUE_INLINE_MAX_BYTES]
         tell(f"runfold: the checkpoint of report {place.index} was not uploaded: {place.error}")
         self._ready(place)
 
     def _upload_error(self, place: _Place, error: BaseException) -> UploadError:
         times = f", {self._failed} times in a row" if self._failed > 1 else ""
         return UploadError(
-            f"the checkpoint of report {place.index} was not uploaded{times}: {type(error).__name__}: {error}. "
+            f"the checkpoint of report {place.index} was not uploaded{times}: {_what(error)}. "
             "What was reported with it is recorded"
         )
 
@@ -320,6 +320,11 @@ class Reporter:
             with self._moved:
                 self._uploading -= 1
                 self._moved.notify_all()
+
+
+def _what(error: BaseException) -> str:
+    """Return an upload's error in words; one of ours says what failed by itself."""
+    return str(error) if isinstance(error, UploadError) else f"{type(error).__name__}: {error}"
 
 
 def _managed(storage: Storage, checkpoint: Checkpoint) -> str:

@@ -8,7 +8,8 @@ from typing import Protocol
 from runfold.events.assignment import Work
 from runfold.events.nats.blobs import Blobs
 from runfold.workers.layout import StorageSpec
-from runfold.workers.load import BLOB_PREFIX
+
+BLOB: str = "blob:sha256:"
 
 
 class Home(Protocol):
@@ -57,5 +58,5 @@ class Storages:
 
     async def _filesystem(self, blob: str) -> bytes:
         if blob not in self._filesystems:
-            self._filesystems[blob] = await self._blobs.get(f"sha256:{blob.removeprefix(BLOB_PREFIX)}")
+            self._filesystems[blob] = await self._blobs.get(f"sha256:{blob.removeprefix(BLOB)}")
         return self._filesystems[blob]

@@ -19,16 +19,25 @@ sys.path.insert(0, str(HERE.parent))
 
 
 def anonymous(lines: list[bytes], folder: str) -> list[bytes]:
-    """Return a log's lines with paths relative, chained anew: a crash leaves a dump that names files in full."""
-    from runfold.events.entry import GENESIS, decode_entry, encode_entry, hash_entry
+    """Return a log's lines with paths relative, chained anew: a crash leaves a dump that names files in full.
 
+    Also the interpreter's own files, which a stack may name. What still tells of the machine is not kept.
+    """
+    from runfold.events.entry import GENESIS, decode_entry, encode_entry, hash_entry
+    from support.hygiene import traces_of_the_machine
+
+    places = [folder, str(ROOT), sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix]
     found: list[bytes] = []
     previous = GENESIS
     for line in lines:
-        bare = line.replace(f"{folder}/".encode(), b"").replace(f"{ROOT}/".encode(), b"")
+        bare = line
+        for place in sorted(dict.fromkeys(places), key=len, reverse=True):
+            bare = bare.replace(f"{place}/".encode(), b"")
         data = encode_entry(msgspec.structs.replace(decode_entry(bare), prev=previous))
         previous = hash_entry(data)
         found.append(data + b"\n")
+    if traces := traces_of_the_machine(found):
+        raise SystemExit(f"not kept, as it would tell of this machine: {traces}")
     return found
 
 

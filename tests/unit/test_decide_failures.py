@@ -109,6 +109,17 @@ def test_given_a_rank_that_just_ends_then_how_it_ended_is_the_failure(
     assert decided.failure.error.message.endswith("its last line: the last words")
 
 
+@pytest.mark.parametrize("others_started", [True, False])
+def test_given_storage_that_failed_a_rank_then_it_costs_a_worker_failure_whether_the_others_are_there_or_not(
+    others_started: bool,
+) -> None:
+    run = Run(2, failure=FailureConfig(max_failures=1)).lays_out()
+    run.says(run.started(0), *([run.started(1)] if others_started else []))
+    run.says(run.failed(0, "the disk is full", "storage"))
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.budget, decided.failure.kind) == ("retry", "worker", "storage")
+
+
 def test_given_a_rank_that_told_its_error_when_its_process_ends_then_that_is_no_second_failure() -> None:
     run = Run(2, failure=FailureConfig(max_failures=3)).running()
     run.says(run.failed(0), run.exited(0, 1))
