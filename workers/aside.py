@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import msgspec
 
 from runfold.events.failures import ErrorInfo, FailureKind
-from runfold.workers.errors import SpawnError
-from runfold.workers.frames import HEADER, frame
+from runfold.workers.errors import LinkError, SpawnError
+from runfold.workers.frames import frame, read_frame
 from runfold.workers.keeper import KEEPER_FRAME_MAX_BYTES
 from runfold.workers.oom import oom_kills
 from runfold.workers.outside import Order, Question, Said
@@ -65,9 +65,12 @@ class Aside:
         """Ask, and return what it says; that it has ended, when it has."""
         try:
             self._writer.write(frame(msgspec.msgpack.encode(question), KEEPER_FRAME_MAX_BYTES))
-            (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-            return _SAID.decode(await self._reader.readexactly(length))
-        except (OSError, asyncio.IncompleteReadError, msgspec.DecodeError):
+            return _SAID.decode(await read_frame(self._reader, KEEPER_FRAME_MAX_BYTES))
+        except (LinkError, msgspec.DecodeError) as error:
+            # The user's code may write to any descriptor.
+            await self.end()
+            return Said(error=ErrorInfo(type="LinkError", message=f"its answer is no message: {error}", kind="exit"))
+        except (OSError, asyncio.IncompleteReadError):
             return Said(error=await self._how_it_ended())
 
     async def end(self) -> None:

@@ -1,12 +1,15 @@
-"""Frames on a byte stream: four bytes of length, big-endian, then that many bytes of message. No I/O."""
+"""Frames on a byte stream: four bytes of length, big-endian, then that many bytes of message."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from runfold.workers.errors import LinkError
+
+if TYPE_CHECKING:
+    from asyncio import StreamReader
 
 HEADER: Final = struct.Struct(">I")
 
@@ -16,6 +19,19 @@ def frame(payload: bytes, limit_bytes: int) -> bytes:
     if len(payload) > limit_bytes:
         raise LinkError(f"a message of {len(payload)} bytes is over the limit of {limit_bytes} bytes")
     return HEADER.pack(len(payload)) + payload
+
+
+async def read_frame(reader: StreamReader, limit_bytes: int) -> bytes:
+    """Return the next payload; wait for it without a limit of time.
+
+    Raises:
+        LinkError: its length is over the limit; nothing of it was read.
+        IncompleteReadError, OSError: the stream is over.
+    """
+    (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+    if length > limit_bytes:
+        raise LinkError(f"a message of {length} bytes is over the limit of {limit_bytes} bytes")
+    return await reader.readexactly(length)
 
 
 class FrameSplitter:
@@ -42,8 +58,3 @@ class FrameSplitter:
             start = end
         if start:
             del self._buffer[:start]
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes of a frame that is not whole yet."""
-        return len(self._buffer)

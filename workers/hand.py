@@ -13,7 +13,7 @@ import msgspec
 
 from runfold.events.failures import ErrorInfo
 from runfold.workers.errors import SpawnError
-from runfold.workers.frames import HEADER, frame
+from runfold.workers.frames import frame, read_frame
 from runfold.workers.keeper import KEEPER_FRAME_MAX_BYTES, SPEC, Answer, Ask
 from runfold.workers.spawner import Child, Spawner
 
@@ -60,8 +60,7 @@ class Hand:
         reader, writer = self._streams or await self._start()
         writer.write(frame(msgspec.msgpack.encode(ask), KEEPER_FRAME_MAX_BYTES))
         await writer.drain()
-        (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-        return _ANSWERS.decode(await reader.readexactly(length))
+        return _ANSWERS.decode(await read_frame(reader, KEEPER_FRAME_MAX_BYTES))
 
     async def _start(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         near, far = socket.socketpair()

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from runfold.workers.errors import LinkError
-from runfold.workers.frames import HEADER, frame
+from runfold.workers.frames import frame, read_frame
 from runfold.workers.limits import LINK_FRAME_MAX_BYTES, REPLY_FRAME_MAX_BYTES
 from runfold.workers.link import Collect, Collected, Refused
 
@@ -108,10 +108,9 @@ async def read_at_member(reader: asyncio.StreamReader, limit_bytes: int = REPLY_
 
 async def _read(reader: asyncio.StreamReader, limit_bytes: int) -> bytes:
     try:
-        (length,) = HEADER.unpack(await reader.readexactly(HEADER.size))
-        if length > limit_bytes:
-            raise LinkError(f"a message of {length} bytes is over the limit of {limit_bytes} bytes")
-        return await reader.readexactly(length)
+        return await read_frame(reader, limit_bytes)
+    except LinkError:
+        raise
     except (asyncio.IncompleteReadError, OSError) as error:
         raise LinkError(f"the connection was closed: {error}") from None
 

@@ -51,6 +51,11 @@ def part_name(rank: int) -> str:
     return f"part-{rank}.json"
 
 
+def is_inner(file: str) -> bool:
+    """Whether a path within a checkpoint's directory is runfold's own, not the user's."""
+    return INNER in file.split("/")
+
+
 class PartFile(Value, frozen=True):
     """A file that a rank uploaded, by its path in the checkpoint's directory."""
 

@@ -8,14 +8,13 @@ speaks to the runner in the same way, over the socket at which it knocked.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 from typing import Final
 
 import msgspec
 
 from runfold.workers.errors import LinkError
-from runfold.workers.frames import HEADER, frame
+from runfold.workers.frames import frame, read_frame
 
 EXIT_CANNOT: Final = 77
 """How a runner ends that cannot go on: no broker, no spec, or no rank spawner. Why stands in the log."""
@@ -76,11 +75,6 @@ class RunnerPipe:
         except OSError:
             return
 
-    async def wait_closed(self) -> None:
-        """Return once the runner's end is closed: by its end at the latest."""
-        with contextlib.suppress(OSError):
-            await asyncio.get_running_loop().sock_recv(self._socket, 1)
-
     def close(self) -> None:
         """Close it."""
         self._socket.close()
@@ -101,10 +95,7 @@ class SupervisorPipe:
     async def receive(self) -> ToRunner | None:
         """Return the next message; None when the supervisor is gone, or says what is no message."""
         try:
-            (length,) = HEADER.unpack(await self._reader.readexactly(HEADER.size))
-            if length > PIPE_FRAME_MAX_BYTES:
-                return None
-            return _DECODER.decode(await self._reader.readexactly(length))
+            return _DECODER.decode(await read_frame(self._reader, PIPE_FRAME_MAX_BYTES))
         except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError):
             return None
 

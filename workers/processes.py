@@ -92,11 +92,23 @@ def start_time(pid: int) -> float | None:
     try:
         if sys.platform != "linux":
             return psutil.Process(pid).create_time()
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # a pseudo file, read on a hot path
-            after_name = file.read().rpartition(b")")[2].split()
-    except (OSError, psutil.Error):
+        return int(_stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, psutil.Error):
         return None
-    return int(after_name[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def kernel_state(pid: int) -> str:
+    """Return a process's state as Linux tells it, in one letter (`R`, `S`, `T`, `Z`, …); nothing where it does not."""
+    try:
+        return _stat(pid)[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def _stat(pid: int) -> list[bytes]:
+    """Return what the kernel says of a process behind its name, which may hold anything."""
+    with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # a pseudo file, read on a hot path
+        return file.read().rpartition(b")")[2].split()
 
 
 def next_dead() -> int | None:

@@ -27,6 +27,7 @@ from runfold.workers.layout import (
     PartFile,
     SealedFile,
     Validated,
+    is_inner,
     part_name,
 )
 from runfold.workers.storage import Storage
@@ -142,12 +143,8 @@ def _sweep(storage: Storage, name: str, there: Iterable[str], manifest: Manifest
     """Remove what an attempt that ended has left in a directory named again."""
     wanted = {file.path for file in manifest.files}
     path = storage.path(name)
-    strays = [file for file in there if file not in wanted and not _is_inner(file)]
+    strays = [file for file in there if file not in wanted and not is_inner(file)]
     storage.files.remove_files(posixpath.join(path, file) for file in strays)
-
-
-def _is_inner(file: str) -> bool:
-    return INNER in file.split("/")
 
 
 def delete(storage: Storage, names: Iterable[str], *, sealed: bool) -> list[str]:

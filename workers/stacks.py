@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from runfold.events.stacks import Doing
+from runfold.workers.processes import kernel_state
 from runfold.workers.stackdump import ANSWER
 
 LOOK_MAX_S: Final = 2.0
@@ -69,7 +70,7 @@ def _anonymous_file() -> int:
 
 async def look(pid: int, ask: Callable[[], Awaitable[bool]], file: StacksFile) -> Look:
     """Look at a process; `ask` sends it the signal, and says whether it was there to get it."""
-    if _state(pid) in _STOPPED:
+    if kernel_state(pid) in _STOPPED:
         return Look(doing="stopped", trouble="it is stopped by a signal, and writes its stacks once it goes on")
     file.clear()
     if not await ask():
@@ -85,20 +86,11 @@ async def look(pid: int, ask: Callable[[], Awaitable[bool]], file: StacksFile) -
         if ANSWER in written and samples_count >= SAMPLES_MIN_COUNT:
             break
     if not written:
-        stopped = _state(pid) in _STOPPED
+        stopped = kernel_state(pid) in _STOPPED
         return Look(doing="stopped" if stopped else "blocked", trouble=f"it wrote no stacks within {LOOK_MAX_S:g} s")
     busy, answered = 2 * busy_count > samples_count, ANSWER in written
     doing: Doing = ("busy" if busy else "idle") if answered else ("native" if busy else "blocked")
     return Look(doing=doing, text=written.replace(ANSWER, b"").decode(errors="replace"))
-
-
-def _state(pid: int) -> str:
-    """Return a process's state as the kernel tells it in one letter; nothing where it does not."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # a pseudo file
-            return file.read().rpartition(b")")[2].split()[0].decode()
-    except (OSError, IndexError):
-        return ""
 
 
 def _is_running(pid: int) -> bool:
@@ -107,7 +99,7 @@ def _is_running(pid: int) -> bool:
         threads = [thread.name for thread in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
         return False
-    return any(_state(int(thread)) == "R" for thread in threads)
+    return any(kernel_state(int(thread)) == "R" for thread in threads)
 
 
 def crashed_at(output: str, working_dir: str | None) -> str | None:

@@ -8,8 +8,7 @@ from typing import Protocol
 from runfold.events.assignment import Work
 from runfold.events.nats.blobs import Blobs
 from runfold.workers.layout import StorageSpec
-
-BLOB: str = "blob:sha256:"
+from runfold.workers.load import BLOB_PREFIX
 
 
 class Home(Protocol):
@@ -58,5 +57,5 @@ class Storages:
 
     async def _filesystem(self, blob: str) -> bytes:
         if blob not in self._filesystems:
-            self._filesystems[blob] = await self._blobs.get(f"sha256:{blob.removeprefix(BLOB)}")
+            self._filesystems[blob] = await self._blobs.get(f"sha256:{blob.removeprefix(BLOB_PREFIX)}")
         return self._filesystems[blob]

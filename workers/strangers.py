@@ -9,7 +9,7 @@ import signal
 import sys
 from typing import Final
 
-from runfold.workers.processes import send_signal, start_time
+from runfold.workers.processes import kernel_state, send_signal, start_time
 
 LOOK_EVERY_S: Final = 0.2
 """How often a process is looked at where the kernel cannot tell of its end."""
@@ -78,10 +78,4 @@ def _open(pid: int) -> int | None:
 
 
 def _is_zombie(pid: int) -> bool:
-    if sys.platform != "linux":
-        return False
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # a pseudo file
-            return file.read().rpartition(b")")[2].split()[0] == b"Z"
-    except (OSError, IndexError):
-        return True
+    return sys.platform == "linux" and kernel_state(pid) in ("Z", "")

@@ -21,7 +21,7 @@ from runfold.events.config import CheckpointConfig
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointClashError, StorageError, UploadError
 from runfold.workers.files import copy, transient
-from runfold.workers.layout import INNER, MANIFEST, Part, PartFile, part_name
+from runfold.workers.layout import MANIFEST, Part, PartFile, is_inner, part_name
 from runfold.workers.processes import tell
 from runfold.workers.retry import Retries, retried
 from runfold.workers.storage import Storage
@@ -67,7 +67,7 @@ class Uploads:
         self._check_visible()
         self._check_free(name)
         path = self.storage.path(name)
-        found = {file: size for file, size in self.storage.files.find(path).items() if not _is_inner(file)}
+        found = {file: size for file, size in self.storage.files.find(path).items() if not is_inner(file)}
         here = Path(source.path) if source is not None and source.files.local else None
         own = {file: size for file, size in found.items() if here is not None and (here / file).is_file()}
         files = [self._taken(path, file, size, here) for file, size in sorted((own or found).items())]
@@ -181,8 +181,4 @@ def _files_of(folder: Path) -> list[str]:
     for where, _, names in os.walk(folder):
         within = Path(where).relative_to(folder)
         found += [(within / name).as_posix() for name in names]
-    return [file for file in found if not _is_inner(file)]
-
-
-def _is_inner(file: str) -> bool:
-    return INNER in file.split("/")
+    return [file for file in found if not is_inner(file)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import resource
@@ -15,7 +16,7 @@ import pytest
 from runfold.events.limits import ERROR_INLINE_MAX_BYTES
 from runfold.workers.errors import CheckpointDamagedError, CollectivePeerError, LoadError, StorageError, UploadError
 from runfold.workers.failure import describe
-from runfold.workers.frames import FrameSplitter, frame
+from runfold.workers.frames import FrameSplitter, frame, read_frame
 from runfold.workers.load import framework_versions, load_entrypoint
 
 if TYPE_CHECKING:
@@ -172,7 +173,7 @@ def test_frames_come_whole_whatever_the_pieces(size: int) -> None:
     splitter = FrameSplitter(1000)
     pieces = (data[i : i + size] for i in range(0, len(data), size))
     assert [payload for piece in pieces for payload in splitter.feed(piece)] == payloads
-    assert splitter.pending_bytes == 0
+    assert list(splitter.feed(b"")) == []
 
 
 def test_frames_over_the_limit_are_refused_on_both_sides() -> None:
@@ -180,6 +181,17 @@ def test_frames_over_the_limit_are_refused_on_both_sides() -> None:
         frame(bytes(11), 10)
     with pytest.raises(ConnectionError, match="over the limit of 10 bytes"):
         list(FrameSplitter(10).feed(frame(bytes(11), 11)))
+
+
+async def test_a_frame_is_awaited_and_one_over_the_limit_is_not_read() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(frame(b"whole", 10) + frame(bytes(11), 11)[:6])
+    assert await read_frame(reader, 10) == b"whole"
+    with pytest.raises(ConnectionError, match="11 bytes is over the limit of 10 bytes"):
+        await read_frame(reader, 10)
+    reader.feed_eof()
+    with pytest.raises(asyncio.IncompleteReadError):
+        await read_frame(reader, 10)
 
 
 @pytest.mark.parametrize(
