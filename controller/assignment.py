@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
+from runfold.controller.elastic import away
 from runfold.controller.failing import can_keep
 from runfold.controller.gating import open_question
 from runfold.events.assignment import Assignment, PlaceWanted, Rendezvous, SourceGiven, StopOrder, Want, Work
@@ -47,15 +48,17 @@ def assignment(state: RunState, head: Head) -> Assignment:
         folded={name: source.folded for name, source in state.sources.items()},
         joined=_joined(state),
         tasks=_tasks(state) if want != "gone" else (),
+        resources=scaling.worker_resources,
+        placement_strategy=scaling.placement_strategy,
+        excluded_nodes=tuple(sorted(away(state))),
+        label_selector=scaling.label_selector,
+        room_for=_room_for(state) if want != "gone" else 0,
     )
     if want == "gone" or group is None:
         return replace(base, job=work(state)) if base.tasks else base
     return replace(
         base,
         num_workers=group.num_workers,
-        resources=scaling.worker_resources,
-        placement_strategy=scaling.placement_strategy,
-        excluded_nodes=_excluded(state),
         places=_places(state),
         kept=group.kept,
         layout=group.layout if want == "train" else (),
@@ -89,11 +92,11 @@ def _asking(state: RunState, phase: Restarting) -> bool:
     return asked and phase.not_before_t <= phase.since_t and can_keep(state, phase.failure)
 
 
-def _excluded(state: RunState) -> tuple[str, ...]:
-    """Return the nodes to stay off: those excluded, and those that are about to be taken back."""
-    notice = state.notice
-    taken = notice.nodes if notice is not None and state.t < notice.deadline_t else ()
-    return tuple(sorted({*state.excluded, *taken}))
+def _room_for(state: RunState) -> int:
+    """Return for how many ranks the run wants to know what there is room for; 0: nothing here depends on it."""
+    job = state.job
+    asks = job.scaling.elastic or job.failure.node_exclude_after is not None
+    return job.scaling.max_workers if asks else 0
 
 
 def _places(state: RunState) -> tuple[PlaceWanted, ...]:
@@ -147,10 +150,12 @@ def work(state: RunState) -> Work:
 
 
 def _wanted(state: RunState) -> str | None:
-    """Return the request that asks for a checkpoint; nodes about to be taken back ask for one too."""
+    """Return the request that asks for a checkpoint; a resize and nodes about to be taken back ask too."""
     wanted = state.checkpoints.wanted
     if wanted is not None:
         return wanted.id
+    if (plan := state.elastic.plan) is not None:
+        return f"resize-{plan.n}"
     return "preemption" if isinstance(state.phase, Preempting) else None
 
 

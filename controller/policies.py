@@ -5,27 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from runfold.controller.budgets import charge, repeated_too_often
+from runfold.controller.elastic import ElasticScaling
+from runfold.controller.sizes import Hold, Resize, wanted_workers
 from runfold.events.base import Value
 
 if TYPE_CHECKING:
+    from runfold.controller.sizes import Scaling
     from runfold.events.failures import Budget, Failure
     from runfold.events.state import RunState
-
-
-class Resize(Value, frozen=True):
-    """Run on so many ranks."""
-
-    num_workers: int
-    reason: str
-
-
-class Hold(Value, frozen=True):
-    """Leave things as they are."""
-
-    reason: str = ""
-
-
-Scaling = Resize | Hold
 
 
 class Choice(Value, frozen=True, kw_only=True):
@@ -86,6 +73,28 @@ class FixedScaling:
         return Resize(wanted, f"from {state.group.num_workers} to {wanted} ranks, as asked for")
 
 
+class ScalingByJob:
+    """Elastic for a job with `num_workers = (min, max)`, even (n, n); fixed for any other (BEHAVIOUR §3.2)."""
+
+    name = "by-job"
+
+    def __init__(self) -> None:
+        self._fixed, self._elastic = FixedScaling(), ElasticScaling()
+
+    def idle(self, state: RunState) -> Scaling:
+        """Say what the job's policy says."""
+        return self._of(state).idle(state)
+
+    def running(self, state: RunState) -> Scaling:
+        """Say what the job's policy says."""
+        return self._of(state).running(state)
+
+    def _of(self, state: RunState) -> ScalingPolicy:
+        """Choose; logs of deciders that knew the fixed policy alone are decided again as they were."""
+        fixed = not state.job.scaling.elastic or f"scaling:{FixedScaling.name}" in state.decider.policies
+        return self._fixed if fixed else self._elastic
+
+
 class BudgetedFailures:
     """Retry while the failure's budget lasts (BEHAVIOUR §2.2, PARITY §2)."""
 
@@ -105,11 +114,6 @@ class BudgetedFailures:
         return Choice(decision="retry", reason=cost.words, budget=cost.budget, spent=cost.before + 1, limit=cost.limit)
 
 
-def wanted_workers(state: RunState) -> int:
-    """Return the size asked for last: by a request, else by the job."""
-    return state.wanted_workers or state.job.scaling.max_workers
-
-
 class Policies(Value, frozen=True, kw_only=True):
     """The policies that a controller decides with."""
 
@@ -122,4 +126,4 @@ class Policies(Value, frozen=True, kw_only=True):
         return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}")
 
 
-DEFAULT: Final = Policies(scaling=FixedScaling(), failure=BudgetedFailures())
+DEFAULT: Final = Policies(scaling=ScalingByJob(), failure=BudgetedFailures())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from runfold.controller.looking import looks
-from runfold.controller.policies import wanted_workers
+from runfold.controller.sizes import wanted_workers
 from runfold.events.base import Cause, Value, relative
 from runfold.events.requests import (
     AbortRun,

@@ -9,8 +9,9 @@ from runfold.controller.gating import arguments_of, before_attempt, before_layou
 from runfold.controller.gating import failed as gate_failed
 from runfold.controller.layout import lay_out, layout_words
 from runfold.controller.moves import change, fail, finished, news
-from runfold.controller.policies import Hold
 from runfold.controller.preempting import preempt, preempting, taken
+from runfold.controller.resizing import resize, resize_unplaced
+from runfold.controller.sizes import Hold
 from runfold.controller.validating import await_final
 from runfold.controller.words import because, ranks
 from runfold.events.base import relative
@@ -76,7 +77,8 @@ def _next_attempt(state: RunState, policies: Policies, cause: Cause, num_workers
     scaling = policies.scaling.idle(state)
     if isinstance(scaling, Hold):
         return ()
-    return _begin(state, cause, num_workers or scaling.num_workers, kept=False)
+    size = scaling.num_workers if scaling.fits or num_workers is None else num_workers
+    return _begin(state, cause, size, kept=False)
 
 
 def _begin(state: RunState, cause: Cause, num_workers: int, *, kept: bool) -> Step:
@@ -131,7 +133,9 @@ def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
     if group.places and not group.layout and all(place.healthy for place in group.places):
         return _lay_out(state, group)
     late = timed_out(state)
-    return fail(state, (late,), policies) if late is not None else ()
+    if late is not None:
+        return fail(state, (late,), policies)
+    return () if group.places else resize_unplaced(state, group, policies)
 
 
 def _lay_out(state: RunState, group: Group) -> Step:
@@ -164,10 +168,7 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
         return (preempt(state, nodes, state.notice.reason),)
     if failures:
         return fail(state, failures, policies)
-    scaling = policies.scaling.running(state)
-    if isinstance(scaling, Hold):
-        return ()
-    return (change(state, "resizing", f"resizing {scaling.reason}", num_workers=scaling.num_workers),)
+    return resize(state, group, policies)
 
 
 # --- towards the end

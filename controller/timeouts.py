@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runfold.controller.elastic import size_timer
 from runfold.events.edges import GROUP_AT_WORK, state_name
 from runfold.events.state import Preempting, Rescheduling, Restarting, Running, Scheduling, ShuttingDown
 from runfold.events.status import TimeoutStatus
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 def timeouts(state: RunState) -> dict[str, TimeoutStatus]:
     """Return every timeout that may bring something about now."""
-    return {**_of_phase(state), **_of_silence(state), **_of_ranks(state), **_of_tasks(state)}
+    return {**_of_phase(state), **_of_size(state), **_of_silence(state), **_of_ranks(state), **_of_tasks(state)}
 
 
 def _of_phase(state: RunState) -> dict[str, TimeoutStatus]:
@@ -33,6 +34,16 @@ def _of_phase(state: RunState) -> dict[str, TimeoutStatus]:
             return {"shutdown_deadline_s": TimeoutStatus(limit_s=limits.shutdown_deadline_s, due_t=due_t)}
         case _:
             return {}
+
+
+def _of_size(state: RunState) -> dict[str, TimeoutStatus]:
+    timer, due_t = size_timer(state) or ("", 0.0)
+    if timer == "resize":
+        return {"resize_wait_s": TimeoutStatus(limit_s=state.job.timeouts.resize_wait_s, due_t=due_t)}
+    if timer == "dwell":
+        limit_s = state.job.scaling.elastic_resize_monitor_interval_s
+        return {"elastic_resize_monitor_interval_s": TimeoutStatus(limit_s=limit_s, due_t=due_t)}
+    return {}
 
 
 def _of_silence(state: RunState) -> dict[str, TimeoutStatus]:

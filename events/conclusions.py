@@ -8,7 +8,19 @@ import msgspec
 
 from runfold.events.base import Origin, Value, snake_case
 
-Timer = Literal["start", "import", "backoff", "shutdown", "preemption", "placement", "checkpoint", "task", "final"]
+Timer = Literal[
+    "start",
+    "import",
+    "backoff",
+    "shutdown",
+    "preemption",
+    "placement",
+    "checkpoint",
+    "task",
+    "final",
+    "dwell",
+    "resize",
+]
 
 
 class Decider(Value, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from runfold.events.base import Json
 from runfold.events.limits import CHECKPOINTS_TRACKED_MAX_COUNT, WORLD_SIZE_MAX
+from runfold.events.slices import Slice, slice_of
 
 PlacementStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
 BACKENDS: Final = ("none", "torch")
@@ -62,6 +63,7 @@ class ScalingConfig(Config, frozen=True):
         if self.max_workers > WORLD_SIZE_MAX:
             raise ValueError(f"num_workers: must be at most world_size_max ({WORLD_SIZE_MAX}), not {self.max_workers}")
         self._check_resources()
+        self._check_slices()
         if isinstance(self.label_selector, list) and len(self.label_selector) != self.max_workers:
             raise ValueError(
                 f"label_selector: a list needs one item a worker ({self.max_workers}), not {len(self.label_selector)}"
@@ -81,6 +83,37 @@ class ScalingConfig(Config, frozen=True):
             if used and given.get(name, 1) == 0:
                 raise ValueError(f"resources_per_worker: {name} is 0 while {flag} is true")
 
+    def _check_slices(self) -> None:
+        """TPUs are had in whole slices (BEHAVIOUR §13.1)."""
+        if not self.use_tpu:
+            return
+        if self.max_workers > 1:
+            if self.topology is None or self.accelerator_type is None:
+                raise ValueError("topology: more than one TPU worker needs topology and accelerator_type")
+            if self.label_selector is not None:
+                raise ValueError("label_selector: cannot be combined with use_tpu: the slices are chosen by it")
+        whole = self.slice
+        if whole is None:
+            return
+        count = whole.workers(self.worker_resources["TPU"])
+        if count == 0:
+            raise ValueError(
+                f"resources_per_worker: {self.worker_resources['TPU']:g} TPU are more than the {whole.chips} chips "
+                f"of a slice {whole.topology}"
+            )
+        for size in dict.fromkeys((self.min_workers, self.max_workers)):
+            if size % count:
+                raise ValueError(
+                    f"num_workers: {size} is no multiple of {count}, the workers of a slice {whole.topology}"
+                )
+
+    @property
+    def slice(self) -> Slice | None:
+        """The TPU slice that the workers come in; None when they come one by one."""
+        if not self.use_tpu or self.topology is None or self.accelerator_type is None:
+            return None
+        return slice_of(self.topology, self.accelerator_type)
+
     @property
     def min_workers(self) -> int:
         """Fewest ranks the run may have."""
@@ -99,10 +132,13 @@ class ScalingConfig(Config, frozen=True):
     @property
     def worker_resources(self) -> dict[str, float]:
         """What one rank needs, zero amounts dropped; one CPU (or GPU, or TPU) when nothing was said."""
-        default = {"GPU": 1.0} if self.use_gpu else {"TPU": 1.0} if self.use_tpu else {"CPU": 1.0}
+        whole = self.slice
+        tpu = {"TPU": 1.0} if whole is None else whole.host_resources
         if self.resources_per_worker is None:
-            return default
+            return {"GPU": 1.0} if self.use_gpu else tpu if self.use_tpu else {"CPU": 1.0}
         given = {name: amount for name, amount in self.resources_per_worker.items() if amount > 0}
+        if self.use_tpu:
+            given = {**given, "TPU": given.get("TPU", tpu["TPU"])}
         return {**given, "GPU": 1.0} if self.use_gpu and "GPU" not in given else given
 
 
@@ -246,6 +282,7 @@ class Timeouts(Config, frozen=True):
     hook_timeout_s: float = 30.0
     adopt_within_s: float = 60.0
     coalesce_s: float = 5.0
+    resize_wait_s: float = 60.0
     collective_timeout_s: float | None = None
     progress_timeout_s: float | None = None
     final_wait_s: float | None = None

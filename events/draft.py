@@ -56,6 +56,7 @@ class Draft:
         self.notice = state.notice
         self.fired = state.fired
         self.capacity = state.capacity
+        self.elastic = state.elastic
         self.taking_over = state.taking_over
         self.checkpoints = state.checkpoints
         self.tasks = state.tasks
@@ -234,6 +235,7 @@ class Draft:
             notice=self.notice,
             fired=self.fired,
             capacity=self.capacity,
+            elastic=self.elastic,
             taking_over=self.taking_over,
             checkpoints=checkpoints,
             tasks=self.tasks,

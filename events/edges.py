@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 EDGES: Final[Mapping[StateName, frozenset[StateName]]] = MappingProxyType(
     {
         "initializing": frozenset({"scheduling", "shutting_down"}),
-        "scheduling": frozenset({"running", "rescheduling", "shutting_down"}),
+        "scheduling": frozenset({"running", "rescheduling", "resizing", "shutting_down"}),
         "rescheduling": frozenset({"scheduling", "shutting_down"}),
         "running": frozenset({"preempting", "restarting", "resizing", "shutting_down"}),
         "preempting": frozenset({"preempting", "running", "restarting", "shutting_down"}),

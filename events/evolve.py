@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from runfold.events.attempts import attempt_started, failure_decided, laid_out, revised
 from runfold.events.base import absolute
 from runfold.events.conclusions import Decider
+from runfold.events.elastic import dropped, left_running, planned
 from runfold.events.edges import IllegalEdge, state_name
 from runfold.events.hooks import followed
 from runfold.events.keeping import closed, committed, continued, doubted, ordered, validated, warned
@@ -31,6 +32,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     SourceJoined,
@@ -103,6 +106,10 @@ def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState
             return replace(state, excluded=(*state.excluded, transition.node))
         case NodeAdmitted():
             return _admitted(state, transition.node)
+        case ResizePlanned():
+            return planned(state, transition, at)
+        case ResizeDropped():
+            return dropped(state, transition, at)
         case LogRestored():
             return _restored(state, transition, at)
         case _:
@@ -163,9 +170,10 @@ def _restored(state: RunState, transition: LogRestored, at: Moment) -> RunState:
 
 def _state_changed(state: RunState, transition: StateChanged, at: Moment) -> RunState:
     phase = changed_phase(state, transition, t=at.t, cause=absolute(transition.cause, at.n))
+    elastic = left_running(state.elastic)
     if isinstance(phase, Running):
-        return replace(state, phase=phase, fired=(), startup_streak=0)
-    return replace(state, phase=phase, fired=())
+        return replace(state, phase=phase, fired=(), startup_streak=0, elastic=elastic)
+    return replace(state, phase=phase, fired=(), elastic=elastic)
 
 
 # --- sources, requests, nodes

@@ -20,6 +20,7 @@ from runfold.events.conclusions import (
     TimerFired,
 )
 from runfold.events.draft import Draft
+from runfold.events.elastic import room_told
 from runfold.events.evidence import of_rank_exited, of_rank_failed, of_runner_lost, told_of_node
 from runfold.events.facts import (
     CapacityChanged,
@@ -49,7 +50,7 @@ from runfold.events.notices import cancelled, noticed
 from runfold.events.requests import Join, Request
 from runfold.events.signs import silent, stuck
 from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling
-from runfold.events.timing import deadline
+from runfold.events.timing import OF_SIZE, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -150,7 +151,7 @@ def _see_counted(draft: Draft, item: AnyFact) -> None:
             draft.lose(_sources_on(draft, item.node))
             draft.fail(of_runner_lost(item, t=draft.t, cause=draft.cause))
         case CapacityChanged():
-            draft.capacity = item.slots
+            draft.capacity, draft.elastic = item.slots, replace(draft.elastic, room=room_told(item, draft.cause))
         case PreemptionNoticed():
             draft.notice = noticed(
                 draft.notice, item.nodes, item.within_s, t=draft.t, cause=draft.cause, reason=item.reason
@@ -366,5 +367,7 @@ def _fired(draft: Draft, item: TimerFired) -> None:
         draft.checkpoints = overdue(draft.checkpoints, timeout_s, item.deadline_t, draft.cause)
     elif item.timer == "task":
         draft.tasks = timed_out(draft.tasks, item.deadline_t, draft.cause)
+    elif item.timer in OF_SIZE:
+        pass  # the time is over, which is all that its waiting was for
     elif item.timer == "final" or deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
         draft.fire(Fired(timer=item.timer, cause=draft.cause))

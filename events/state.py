@@ -12,6 +12,7 @@ from runfold.events.base import Cause, Json, Value, snake_case
 from runfold.events.beats import RankPhase
 from runfold.events.checkpoints import Checkpoints
 from runfold.events.conclusions import Decider
+from runfold.events.elastic import Elastic
 from runfold.events.failures import Budget, Failure
 from runfold.events.hooks import Hooks
 from runfold.events.job import Job
@@ -332,6 +333,7 @@ class RunState(Value, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()
     platform_failures: dict[str, int] = {}
     wanted_workers: int | None = None
+    elastic: Elastic = Elastic()
     metrics: dict[str, Json] | None = None
     reports: int = 0
     return_value: Json = None

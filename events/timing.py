@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from runfold.events.state import Preempting, Rescheduling, Restarting, Scheduling, ShuttingDown
 
@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from runfold.events.conclusions import Timer
     from runfold.events.state import AnyPhase, Group, RunState
     from runfold.events.tasks import OpenTask
+
+
+OF_SIZE: Final = frozenset[str](("dwell", "resize"))
+"""Timers of an elastic run: until its size may change again, and until a checkpoint before that is waited for."""
 
 
 def gathering_deadline(checkpoints: Checkpoints, timeout_s: float) -> float | None:

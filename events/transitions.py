@@ -235,6 +235,20 @@ class NodeAdmitted(Transition, frozen=True, kw_only=True):
     node: str
 
 
+class ResizePlanned(Transition, frozen=True, kw_only=True):
+    """The group is to run at another size once a checkpoint of report `index` or later stands, or at `deadline_t`."""
+
+    num_workers: int
+    deadline_t: float
+    index: int
+
+
+class ResizeDropped(Transition, frozen=True, kw_only=True):
+    """The group keeps its size after all."""
+
+    num_workers: int
+
+
 class LogRestored(Transition, frozen=True, kw_only=True):
     """The log was restored from an archive into this generation; whoever has the run next begins above `epoch`."""
 
@@ -264,5 +278,7 @@ AnyTransition = (
     | Warned
     | NodeExcluded
     | NodeAdmitted
+    | ResizePlanned
+    | ResizeDropped
     | LogRestored
 )

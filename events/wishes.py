@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec.structs import replace
 
 from runfold.events.checkpoints import Wanted
+from runfold.events.elastic import asked
 from runfold.events.marks import Ending
 from runfold.events.notices import cancelled, noticed
 from runfold.events.requests import (
@@ -53,7 +54,8 @@ def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:
             aborted = state.ending is not None and state.ending.next == "aborted"
             return state if aborted else replace(state, ending=ending)
         case ResizeRun():
-            return replace(state, wanted_workers=request.num_workers)
+            elastic = asked(state.elastic, cause, t)
+            return replace(state, wanted_workers=request.num_workers, elastic=elastic)
         case NoticePreemption():
             notice = noticed(state.notice, request.nodes, request.within_s, t=t, cause=cause, reason=request.reason)
             return replace(state, notice=notice)

@@ -19,6 +19,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     StateChanged,
@@ -168,6 +170,8 @@ _COURSE = (
     CheckpointCommitted,
     NodeExcluded,
     NodeAdmitted,
+    ResizePlanned,
+    ResizeDropped,
     RunContinued,
 )
 """Decisions that make a run what it is. In which order sources join, and who takes over, is left out."""

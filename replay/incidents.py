@@ -30,6 +30,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     TaskClosed,
@@ -182,6 +184,8 @@ _TELLING: Final = (
     FirstCauseRevised,
     RunContinued,
     CheckpointsDoubted,
+    ResizePlanned,
+    ResizeDropped,
     Warned,
 )
 

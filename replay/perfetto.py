@@ -55,6 +55,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     SourceJoined,
@@ -279,7 +281,7 @@ class _Tracks:
                 yield self._decided(CHECKPOINTS, entry, item)
             case ControllerChanged() | LogRestored() | Warned() | NodeExcluded() | NodeAdmitted():
                 yield self._decided(NOTES, entry, item)
-            case RequestAccepted() | RequestRefused():
+            case RequestAccepted() | RequestRefused() | ResizePlanned() | ResizeDropped():
                 yield self._decided(NOTES, entry, item)
             case RunAccepted() | SourceJoined() | TaskClosed():
                 return  # nothing that a reader of a trace looks for

@@ -50,6 +50,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     SourceJoined,
@@ -152,6 +154,8 @@ class _Cut:
         self.now = 0
         self.use: Use = "initialisation"
         self.placing = False
+        self.resizing = False
+        self.least = 0
         self.running = False
         self.over = False
 
@@ -205,6 +209,8 @@ class _Cut:
                 self._turn("waiting_for_capacity")
             case Placed() if self.placing and item.attempt == self.attempt.number:
                 self._turn(self.attempt.starting)
+            case CapacityChanged(fits=int(fits)) if fits < self.least and self._is_between():
+                self._turn("waiting_for_capacity")
             case ProgressStopped() if self.running:
                 self.attempt.stopped(item, self.now)
             case CheckpointSealed():
@@ -228,12 +234,14 @@ class _Cut:
 
     def _decide(self, item: AnyTransition) -> None:
         match item:
+            case RunAccepted(job=job):
+                self.least = job.scaling.min_workers if job.scaling.elastic else 0
             case StateChanged():
                 self._change(item)
             case AttemptStarted(attempt=number):
                 if self.running:
                     self._leave("recovery")  # nothing legal: the parts are to be the whole all the same
-                starting = "initialisation" if number == 1 else after_failure(self.attempt.failure)
+                starting = "initialisation" if number == 1 else self._after_attempt()
                 self.attempt = self.attempts[number] = _Attempt(number, starting)
             case FailureDecided(failure=failure, decision="retry" | "raise"):
                 self.attempt.failure, self.attempt.failed = failure, micros(failure.t)
@@ -243,17 +251,26 @@ class _Cut:
                     attempt.kept = max(attempt.kept, attempt.saved.get(name, self.now))
             case FailureDecided() | FirstCauseRevised() | GroupLaidOut():
                 return  # the change of state that comes with them begins another use
-            case RunAccepted() | ControllerChanged() | LogRestored() | SourceJoined() | RequestAccepted():
+            case ControllerChanged() | LogRestored() | SourceJoined() | RequestAccepted():
                 return
             case RequestRefused() | CheckpointValidated() | CheckpointsDoubted() | RunContinued() | TaskOrdered():
                 return
-            case TaskClosed() | Warned() | NodeExcluded() | NodeAdmitted():
+            case TaskClosed() | Warned() | NodeExcluded() | NodeAdmitted() | ResizePlanned() | ResizeDropped():
                 return
             case _:
                 assert_never(item)
 
+    def _is_between(self) -> bool:
+        """Whether no group is being placed or at work."""
+        return not (self.placing or self.running or self.over)
+
+    def _after_attempt(self) -> Use:
+        """Return what the time between two attempts goes into: after a failure, or a change of size."""
+        return "resize" if self.resizing and self.attempt.failure is None else after_failure(self.attempt.failure)
+
     def _change(self, item: StateChanged) -> None:
         self.placing = item.to_state == "scheduling"
+        self.resizing = item.to_state == "resizing" or (self.resizing and self.placing)
         if self.over or (self.running and item.to_state in ("running", "preempting")):
             return
         use = self._use_after(item)
@@ -276,5 +293,7 @@ class _Cut:
                 return "teardown"
             case "running" | "preempting":
                 return "productive"
-            case "rescheduling" | "restarting" | "resizing":
+            case "rescheduling" | "restarting":
                 return after_failure(item.failure)
+            case "resizing":
+                return "resize"

@@ -20,6 +20,7 @@ from runfold.events.base import Document, Json
 from runfold.events.conclusions import TimerFired
 from runfold.events.edges import IllegalEdge, state_name
 from runfold.events.entry import Entry
+from runfold.events.facts import CapacityChanged
 from runfold.events.fold import fold
 from runfold.events.job import Job, decode_job
 from runfold.events.state import AnyState, RunState, ShuttingDown, Unborn
@@ -36,6 +37,9 @@ from runfold.replay.words import input_words
 
 READ_BY_DECIDER: Final = (
     "failure.",
+    "scaling.num_workers",
+    "scaling.elastic_resize_monitor_interval_s",
+    "timeouts.resize_wait_s",
     "checkpoint.num_to_keep",
     "checkpoint.checkpoint_score_",
     "timeouts.start_timeout_s",
@@ -223,6 +227,8 @@ def _answer(history: History, last_n: int, changed: tuple[Setting, ...], course:
     ends = after is not None and _ends(after)
     ended = parted is not None and any(_is_end(item) for item in parted.recorded)
     informative, why = _informative(changed, parted, last_n)
+    if untold := _untold(history, changed, last_n):
+        informative, why = 0, untold
     return WhatIf(
         run=history.run,
         target=history.target,
@@ -246,6 +252,18 @@ def _ends(state: RunState) -> bool:
 
 def _is_end(item: Decided) -> bool:
     return isinstance(item.whole, StateChanged) and item.whole.to_state == "shutting_down"
+
+
+def _untold(history: History, settings: tuple[Setting, ...], last_n: int) -> str | None:
+    """Return why nobody knows what an elastic run had done: the pool was never asked what it had room for."""
+    sizes = any(isinstance(item.now, list) for item in settings if item.path == "scaling.num_workers")
+    entries = history.entries[: last_n + 1]
+    if not sizes or any(isinstance(item, CapacityChanged) for entry in entries for item in entry.inputs):
+        return None
+    return (
+        "an elastic run takes the size that its pool says it has room for, and this log does not tell: the pool was "
+        "not asked, for the run had a fixed size. It would have waited for that word before its first attempt"
+    )
 
 
 def _informative(changed: tuple[Setting, ...], parted: Parting | None, last_n: int) -> tuple[int, str]:

@@ -53,6 +53,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     SourceJoined,
@@ -96,7 +98,8 @@ def _fact(item: AnyFact) -> tuple[str, str]:
         case RunnerLost(node=node, reason=reason):
             return f"the runner on {node} is gone: {ended(item.exit_code, item.signal)}", reason
         case CapacityChanged(slots=slots):
-            return "slots now: " + ", ".join(f"{node} {count}" for node, count in slots.items()), ""
+            now = ", ".join(f"{node} {count}" for node, count in slots.items()) or "none"
+            return f"slots now: {now}", _room(item)
         case PreemptionNoticed(nodes=nodes, within_s=within, reason=reason):
             return f"{', '.join(nodes)} to be taken back{f' in {within:g} s' if within is not None else ''}", reason
         case PreemptionCancelled(nodes=nodes):
@@ -121,6 +124,15 @@ def _fact(item: AnyFact) -> tuple[str, str]:
             return f"task {task} {outcome.replace('_', ' ')}", error.headline if error else ""
         case _:
             assert_never(item)
+
+
+def _room(item: CapacityChanged) -> str:
+    told = [f"room for {item.fits} rank{'s' if item.fits != 1 else ''} of the run"] if item.fits is not None else []
+    if item.fits is not None and item.room is not None:
+        told[0] += ": " + (", ".join(f"{node} {count}" for node, count in item.room.items()) or "nowhere")
+    if item.slices is not None:
+        told.append(f"{item.slices} whole slice{'s' if item.slices != 1 else ''}")
+    return "; ".join(told)
 
 
 def _conclusion(item: AnyConclusion) -> tuple[str, str]:
@@ -190,6 +202,10 @@ def transition_words(item: AnyTransition) -> str:
             return f"{node} excluded from later attempts"
         case NodeAdmitted(node=node):
             return f"{node} may be used again"
+        case ResizePlanned(num_workers=workers):
+            return f"to be resized to {workers} rank{'s' if workers != 1 else ''}"
+        case ResizeDropped(num_workers=workers):
+            return f"keeps its {workers} rank{'s' if workers != 1 else ''}"
         case LogRestored(generation=generation):
             return f"log restored as generation {generation}"
         case _:

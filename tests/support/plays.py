@@ -111,6 +111,8 @@ def _next_lines(run: Run) -> list[AnyInput]:
     group = run.state.group
     if group is None or run.state.terminal:
         return []
+    if run.name in ("restarting", "rescheduling", "resizing") and not run.state.held and run.state.job.scaling.elastic:
+        return [run.room(3)]
     if isinstance(run.state.phase, Scheduling):
         if not group.places:
             return [run.placed()]
@@ -135,7 +137,7 @@ def _by_pool(run: Run, what: str, a: int, b: int, node: str) -> AnyInput:
         case "lost":
             return run.runner_lost(node)
         case "capacity":
-            return run.capacity(node_a=a, node_b=b)
+            return run.capacity(node_a=a, node_b=b) if b % 2 else run.room(node_a=a, node_b=b)
         case "notice":
             return run.noticed(node, within_s=float(b))
         case "cancel":

@@ -137,6 +137,8 @@ class Run:
         self._write(born_of(asked))
         if joined:
             self.join(POOL, *nodes)
+        if joined and isinstance(workers, tuple):
+            self.says(self.capacity(**{nodes[0]: workers[1]}))
 
     # --- the log
 
@@ -252,6 +254,12 @@ class Run:
 
     def capacity(self, **slots: int) -> CapacityChanged:
         return self.number(CapacityChanged(**self._by_pool(), slots={k.replace("_", "-"): v for k, v in slots.items()}))
+
+    def room(self, fits: int | None = None, *, slices: int | None = None, **room: int) -> CapacityChanged:
+        """What the pool has room for: the largest group, or how many ranks each node could hold."""
+        by_node = {node.replace("_", "-"): count for node, count in room.items()}
+        told = self.number(CapacityChanged(**self._by_pool(), slots=by_node or {"local": fits or 0}))
+        return replace(told, whole=by_node or None, room=by_node or None, fits=fits, slices=slices)
 
     def noticed(self, *nodes: str, within_s: float | None = 30.0, reason: str = "") -> PreemptionNoticed:
         return self.number(PreemptionNoticed(**self._by_pool(), nodes=nodes, within_s=within_s, reason=reason))

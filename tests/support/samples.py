@@ -61,6 +61,8 @@ from runfold.events.transitions import (
     NodeExcluded,
     RequestAccepted,
     RequestRefused,
+    ResizeDropped,
+    ResizePlanned,
     RunAccepted,
     RunContinued,
     SourceJoined,
@@ -172,6 +174,8 @@ TRANSITIONS: list[tuple[AnyTransition, str]] = [
     (Warned(cause=C, reason="r", about="overdue"), "a warning"),
     (NodeExcluded(cause=C, reason="r", node="n", failures=2), "n excluded from later attempts"),
     (NodeAdmitted(cause=C, reason="r", node="n"), "n may be used again"),
+    (ResizePlanned(cause=C, reason="r", num_workers=3, deadline_t=9.0, index=0), "to be resized to 3 ranks"),
+    (ResizeDropped(cause=C, reason="r", num_workers=1), "keeps its 1 rank"),
     (LogRestored(cause=C, reason="r", generation=2, source="url"), "log restored as generation 2"),
 ]
 """Transitions and their words; a change of state has a column of its own."""

@@ -3,7 +3,8 @@
 import pytest
 
 from runfold.controller.assignment import assignment
-from runfold.controller.policies import DEFAULT, BudgetedFailures, FixedScaling, Hold, Policies, Scaling
+from runfold.controller.policies import DEFAULT, BudgetedFailures, FixedScaling, Policies
+from runfold.controller.sizes import Hold, Scaling
 from runfold.controller.status import status
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.limits import PREEMPTION_WITHIN_S
@@ -150,9 +151,9 @@ def test_given_a_notice_while_scheduling_when_ranks_start_then_the_run_is_preemp
 def test_given_a_notice_whose_time_is_over_when_an_attempt_starts_then_it_is_forgotten() -> None:
     run = Run(1, failure=FailureConfig(max_failures=1)).running()
     run.says(run.noticed("node-z", within_s=1.0)).waits(2.0)
-    assert assignment(run.state, run.head).excluded_nodes == ()
     run.says(run.failed(0))
     assert run.state.notice is None
+    assert assignment(run.state, run.head).excluded_nodes == ("node-z",), "until it has come back"
 
 
 # --- by request
@@ -216,7 +217,10 @@ def test_given_an_elastic_run_when_a_resize_is_asked_for_then_the_group_stops_an
     run.says(ResizeRun(id="r1", num_workers=2, by="ada"))
     assert run.the(RequestAccepted).reason == "2 ranks from the next start of the group on; ada asked for it"
     assert run.path == ["running>resizing"]
-    assert run.the(StateChanged).reason == "resizing from 4 to 2 ranks, as asked for"
+    assert run.the(StateChanged).reason == (
+        "resizing from 4 to 2 ranks: as asked for, with room for 4; -50% ranks; cost: a restart, and nothing done so "
+        "far"
+    )
     assert assignment(run.state, run.head).want == "stop"
     assert status(run.state, run.head, AT).waiting == "the release of the group by pool-local"
     run.says(*(run.exited(rank, signal=15, asked=True) for rank in range(4)), run.runner_lost())

@@ -12,11 +12,20 @@ from runfold.replay.errors import BadSetting, CannotRead
 from runfold.replay.history import History
 from runfold.replay.whatif import what_if
 from support.histories import errored_run, failing_run, finished_run, history
-from support.runs import Run
+from support.runs import POOL, Run
 
 
 def failing() -> History:
     return history(failing_run())
+
+
+def elastic() -> History:
+    """An elastic run with room for 3 ranks, and for 4 too late for its dwell."""
+    run = Run((1, 4), joined=False).join(POOL, "local")
+    run.says(run.room(3)).running()
+    run.says(run.room(4)).waits(30.0)
+    run.finishing().says(run.released())
+    return history(run.bytes)
 
 
 def saved_then_lost() -> History:
@@ -103,8 +112,21 @@ def test_another_size_parts_at_once_and_its_facts_are_nobodys() -> None:
     found = what_if(failing(), {"scaling.num_workers": [1, 4]})
     assert found.parted is not None
     assert (found.parted.n, found.informative_until) == (0, 0)
-    assert "scaling.num_workers acts on ranks, runners or the pool" in found.why
-    assert "4 ranks" in found.parted.instead[-1].reason
+    assert "this log does not tell: the pool was not asked" in found.why
+    assert found.parted.instead[-1].kind == "controller_changed", "no attempt begins before the pool has spoken"
+
+
+def test_other_bounds_of_an_elastic_run_part_where_its_size_would_have_been_another() -> None:
+    found = what_if(elastic(), {"scaling.num_workers": [1, 2]})
+    assert found.parted is not None
+    assert (found.parted.n, found.informative_until) == (2, 2)
+    assert "attempt 1: 2 ranks" in found.parted.instead[-1].reason
+    assert "attempt 1: 3 ranks" in found.parted.recorded[-1].reason
+    assert what_if(elastic(), {"scaling.num_workers": [2, 3]}).parted is None
+    later = what_if(elastic(), {"scaling.elastic_resize_monitor_interval_s": 10.0})
+    assert later.parted is not None
+    assert later.parted.before_it
+    assert "resizing from 3 to 4" in later.parted.instead[-1].reason
 
 
 def test_what_the_decider_does_not_read_changes_no_decision_and_says_so() -> None:

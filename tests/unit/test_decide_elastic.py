@@ -1,0 +1,360 @@
+"""Elastic runs: sizes follow the room in the pool, within bounds, with a dwell and a checkpoint before a change."""
+
+import pytest
+from msgspec.structs import replace
+
+from runfold.controller.assignment import assignment
+from runfold.controller.policies import DEFAULT
+from runfold.controller.status import status
+from runfold.events.config import FailureConfig, ScalingConfig, Timeouts
+from runfold.events.elastic import Elastic, Room
+from runfold.events.requests import ResizeRun
+from runfold.events.state import Restarting, RunState
+from runfold.events.transitions import (
+    AttemptStarted,
+    FailureDecided,
+    RequestAccepted,
+    ResizeDropped,
+    ResizePlanned,
+    StateChanged,
+    TaskOrdered,
+)
+from support.runs import AT, POOL, Run
+
+DWELL_S = 60.0
+NODES = ("node-a", "node-b")
+
+
+def elastic(low: int = 1, high: int = 4, *, fits: int = 4, nodes: tuple[str, ...] = ("local",)) -> Run:
+    """A run that is told at once that so many ranks fit."""
+    run = Run((low, high), nodes=nodes, joined=False, failure=FailureConfig(max_failures=3))
+    run.join(POOL, *nodes)
+    return run.says(run.room(fits))
+
+
+def changed_again(run: Run, fits: int) -> Run:
+    return run.says(run.room(fits))
+
+
+# --- before there is a group
+
+
+def test_given_no_word_of_the_pool_then_the_run_waits_and_asks_to_be_told() -> None:
+    run = Run((2, 4), joined=False)
+    wish = assignment(run.state, run.head)
+    assert (run.name, run.wake_at) == ("initializing", None)
+    assert (wish.want, wish.room_for, wish.resources) == ("stop", 4, {"CPU": 1.0})
+
+
+def test_given_a_fixed_run_then_it_asks_to_be_told_only_when_nodes_may_be_excluded() -> None:
+    assert assignment((run := Run(2)).state, run.head).room_for == 0
+    run = Run(2, failure=FailureConfig(node_exclude_after=2))
+    assert assignment(run.state, run.head).room_for == 2
+
+
+@pytest.mark.parametrize(("fits", "size"), [(2, 2), (3, 3), (4, 4), (9, 4)])
+def test_given_room_then_the_first_attempt_has_as_many_ranks_as_fit(fits: int, size: int) -> None:
+    run = elastic(2, 4, fits=fits)
+    assert run.path == ["initializing>scheduling"]
+    assert run.the(AttemptStarted).num_workers == size
+
+
+def test_given_less_room_than_min_then_it_waits_without_a_timer_until_there_is_more() -> None:
+    run = elastic(2, 4, fits=1)
+    assert (run.name, run.wake_at, run.said) == ("initializing", None, ())
+    changed_again(run, 2)
+    assert run.the(AttemptStarted).num_workers == 2
+
+
+def test_given_places_that_are_gone_before_they_were_had_then_fewer_are_asked_for() -> None:
+    run = changed_again(elastic(fits=4), 3)
+    assert run.path == ["scheduling>resizing"]
+    assert run.the(StateChanged).reason == "4 ranks have no room any more: asking for 3 ranks: room for 3"
+    run.says(run.released())
+    assert (run.path, run.group.num_workers) == (["resizing>scheduling"], 3)
+    assert all(budget.spent == 0 for budget in run.state.budgets.values())
+
+
+def test_given_a_group_that_waits_for_places_when_fewer_than_min_fit_then_it_waits_on() -> None:
+    run = changed_again(elastic(2, 4), 1)
+    assert run.name == "scheduling"
+    changed_again(run, 4)
+    assert run.name == "scheduling"
+    assert run.running().group.num_workers == 4
+
+
+def test_given_a_group_with_places_when_there_is_less_room_then_it_starts_all_the_same() -> None:
+    run = elastic(fits=4).places()
+    assert changed_again(run, 2).name == "scheduling"
+
+
+# --- a running group
+
+
+def test_given_more_room_then_the_group_keeps_its_size_for_the_dwell() -> None:
+    run = elastic(fits=2).running()
+    since_t = run.t
+    changed_again(run, 4)
+    assert run.said == ()
+    assert run.wake_at == pytest.approx(since_t + DWELL_S)
+    shown = status(run.state, run.head, AT).timeouts["elastic_resize_monitor_interval_s"]
+    assert shown.due_t == pytest.approx(since_t + DWELL_S)
+    run.waits(DWELL_S)
+    assert run.path == ["running>resizing"]
+    assert run.the(StateChanged).reason == (
+        "resizing from 2 to 4 ranks: the pool has room for 4; gain: +100% ranks; cost: a restart, and nothing done so "
+        "far"
+    )
+    run.says(run.released())
+    assert run.running().group.num_workers == 4
+    assert run.wake_at is None
+
+
+def test_given_the_same_room_then_nothing_is_waited_for() -> None:
+    run = changed_again(elastic(fits=4).running(), 6)
+    assert (run.said, run.wake_at) == ((), None)
+
+
+def test_given_less_room_than_min_while_running_then_the_group_is_left_alone() -> None:
+    run = changed_again(elastic(2, 4).running(), 1)
+    assert (run.said, run.wake_at) == ((), None)
+
+
+def test_given_the_capacity_goes_back_within_the_dwell_then_nothing_was_ever_planned() -> None:
+    run = elastic(fits=2).running()
+    changed_again(run, 4)
+    changed_again(run, 2)
+    assert run.waits(DWELL_S).said == ()
+    assert run.wake_at is None
+
+
+def reported(fits: int = 2) -> Run:
+    """A group that has reported without a checkpoint."""
+    run = elastic(fits=fits).running()
+    return run.says(*(run.reported(rank, 0) for rank in range(fits)))
+
+
+def planned() -> Run:
+    return changed_again(reported(), 4).waits(DWELL_S)
+
+
+def test_given_reports_without_a_checkpoint_then_one_is_asked_for_before_the_resize() -> None:
+    run = planned()
+    plan = run.the(ResizePlanned)
+    assert run.name == "running"
+    assert (plan.num_workers, plan.index) == (4, 0)
+    assert plan.deadline_t == pytest.approx(run.t + 60.0)
+    assert plan.reason == (
+        "resizing from 2 to 4 ranks: the pool has room for 4; gain: +100% ranks; cost: a restart, and 1 report done "
+        "again, for there is no checkpoint yet; the ranks are asked for a checkpoint first, for at most 60 s"
+    )
+    assert run.entries[plan.cause.entry or 0].inputs[plan.cause.input or 0].__struct_config__.tag == "capacity_changed"
+    assert run.wake_at == pytest.approx(plan.deadline_t)
+    work = assignment(run.state, run.head).job
+    assert work is not None
+    assert work.wanted == f"resize-{run.state.n}"
+    assert "resize_wait_s" in status(run.state, run.head, AT).timeouts
+
+
+def commits(run: Run, index: int) -> Run:
+    run.says(*(run.shard(rank.rank, index) for rank in run.group.ranks))
+    task = next(one.task for one in run.state.tasks if one.task.kind == "seal")
+    return run.says(run.sealed(str(task.arguments["name"])))
+
+
+def test_given_the_checkpoint_stands_then_the_group_is_resized_at_once() -> None:
+    run = commits(planned(), 1)
+    assert run.path == ["running>resizing"]
+    assert run.the(StateChanged).reason.endswith("nothing since checkpoint_000001_1; checkpoint_000001_1 stands")
+    assert run.state.elastic.plan is None
+
+
+def test_given_no_checkpoint_in_time_then_the_group_is_resized_without_one() -> None:
+    run = planned().waits(60.0)
+    assert run.path == ["running>resizing"]
+    assert "no checkpoint within timeouts.resize_wait_s (60 s): 1 report done again" in run.the(StateChanged).reason
+
+
+def test_given_nothing_unsaved_then_no_checkpoint_is_asked_for() -> None:
+    run = commits(reported(), 1)
+    changed_again(run, 4)
+    run.waits(DWELL_S)
+    assert run.path == ["running>resizing"]
+    assert run.none(ResizePlanned)
+
+
+def test_given_a_plan_when_the_room_is_gone_then_it_is_dropped_and_the_dwell_begins_again() -> None:
+    run = changed_again(planned(), 2)
+    dropped = run.the(ResizeDropped)
+    assert dropped.reason == "the group keeps its 2 ranks: 4 ranks are not to be had, or not wanted, any more"
+    assert run.wake_at is None
+    work = assignment(run.state, run.head).job
+    assert work is not None
+    assert work.wanted is None
+    at_t = run.t
+    changed_again(run, 4)
+    assert run.wake_at == pytest.approx(at_t + DWELL_S)
+
+
+def test_given_a_plan_when_the_room_changes_then_the_newest_size_is_taken() -> None:
+    run = changed_again(planned(), 3)
+    assert run.said == ()
+    assert commits(run, 1).the(StateChanged).num_workers == 3
+
+
+def test_given_a_plan_when_a_rank_fails_then_the_restart_takes_the_size_that_fits() -> None:
+    run = planned()
+    run.says(run.failed(0))
+    assert run.path == ["running>restarting"]
+    assert run.state.elastic.plan is None
+    run.says(run.released())
+    assert (run.path, run.group.num_workers) == (["restarting>scheduling"], 4)
+
+
+def test_given_resizing_when_the_room_changes_then_what_fits_when_it_starts_counts() -> None:
+    run = elastic(fits=2).running()
+    changed_again(run, 4)
+    run.waits(DWELL_S)
+    changed_again(run, 3)
+    assert run.says(run.released()).the(AttemptStarted).num_workers == 3
+
+
+def test_given_resizing_when_too_little_is_left_then_it_waits_for_more() -> None:
+    run = elastic(2, 4, fits=3).running()
+    changed_again(run, 4)
+    run.waits(DWELL_S)
+    changed_again(run, 1)
+    run.says(run.released())
+    assert (run.name, run.wake_at) == ("resizing", None)
+    assert changed_again(run, 2).the(AttemptStarted).num_workers == 2
+
+
+# --- failures
+
+
+def test_given_a_failure_with_the_same_room_then_the_places_are_kept() -> None:
+    run = elastic(fits=2).running()
+    assert run.says(run.failed(0)).the(AttemptStarted).kept
+
+
+def test_given_the_loss_of_all_nodes_then_it_waits_and_goes_on_when_one_returns() -> None:
+    run = elastic(1, 4, fits=2, nodes=NODES)
+    run.running()
+    run.says(run.runner_lost("node-a"), run.runner_lost("node-b"), run.room(0))
+    assert isinstance(run.state.phase, Restarting)
+    run.says(run.released())
+    assert (run.name, run.wake_at) == ("restarting", None)
+    assert run.waits(3600.0).name == "restarting"
+    changed_again(run, 1)
+    assert (run.path, run.group.num_workers) == (["restarting>scheduling"], 1)
+    assert run.state.budgets["worker"].spent == 1
+
+
+def test_given_nodes_about_to_be_taken_back_then_they_are_not_counted() -> None:
+    run = Run((1, 4), nodes=NODES, joined=False).join(POOL, *NODES)
+    run.says(run.room(node_a=2, node_b=2)).running()
+    assert run.group.num_workers == 4
+    run.says(run.noticed("node-b", within_s=5.0)).waits(5.0)
+    assert run.the(FailureDecided).budget == "preemption"
+    run.says(run.room(node_a=2))
+    run.says(run.released())
+    assert run.group.num_workers == 2
+
+
+# --- what is asked for
+
+
+def test_given_a_wish_for_another_size_then_the_dwell_is_not_waited_for() -> None:
+    run = reported(4)
+    run.says(ResizeRun(id="r1", num_workers=2, by="ada"))
+    assert run.the(RequestAccepted).reason == "2 ranks from the next start of the group on; ada asked for it"
+    assert run.the(ResizePlanned).num_workers == 2
+    run = commits(run, 1)
+    assert "from 4 to 2 ranks: as asked for, with room for 4; -50% ranks" in run.the(StateChanged).reason
+    run.says(run.released())
+    assert run.running().group.num_workers == 2
+    assert changed_again(run, 9).wake_at is None, "the wish stays one"
+
+
+def test_given_a_wish_for_more_than_fits_then_it_grows_when_there_is_room() -> None:
+    run = elastic(1, 4, fits=2).running()
+    assert run.says(ResizeRun(id="r1", num_workers=3)).name == "running"
+    changed_again(run, 8)
+    assert run.the(StateChanged).num_workers == 3
+
+
+def test_given_a_smaller_wish_from_before_then_the_size_grows_back_to_it_alone() -> None:
+    run = elastic(1, 4, fits=4)
+    run.says(ResizeRun(id="r1", num_workers=3))
+    assert run.path == ["scheduling>resizing"]
+    run.says(run.released()).running()
+    run.says(run.failed(0), run.room(2))
+    run.says(run.released()).running()
+    assert run.group.num_workers == 2
+    changed_again(run, 8).waits(DWELL_S)
+    assert "room for 4, and 3 were asked for" in run.the(StateChanged).reason
+
+
+def test_given_a_gate_then_it_is_asked_about_the_new_size() -> None:
+    run = Run((1, 4), gates={"before_controller_execute_resize_decision": "fail"})
+    asked = run.the(TaskOrdered).task.arguments
+    assert asked["hook"] == "before_controller_execute_resize_decision"
+    assert asked["arguments"] == {"attempt": 1, "num_workers": 4, "decision": "resize"}
+
+
+# --- how many fit
+
+
+def sized(scaling: ScalingConfig, room: Room, slots: dict[str, int] | None = None) -> str:
+    """What the policy says of a run that waits."""
+    run = Run((1, 4), timeouts=Timeouts())
+    job = replace(run.state.job, scaling=scaling)
+    state: RunState = replace(run.state, job=job, elastic=Elastic(room=room), capacity=slots)
+    said = DEFAULT.scaling.idle(state)
+    return said.reason
+
+
+CAUSE_ROOM = Room(cause=Run(1).state.phase.cause)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "room", "fits", "size"),
+    [
+        ("PACK", {"a": 2, "b": 1}, None, 3),
+        ("SPREAD", {"a": 2, "b": 1}, None, 3),
+        ("STRICT_PACK", {"a": 2, "b": 1}, None, 2),
+        ("STRICT_PACK", {}, 1, 0),
+        ("STRICT_SPREAD", {"a": 2, "b": 1, "c": 0}, None, 2),
+        ("PACK", {"a": 2, "b": 1}, 1, 1),
+        ("PACK", None, 2, 2),
+    ],
+)
+def test_what_fits_is_what_the_strategy_allows(
+    strategy: str, room: dict[str, int] | None, fits: int | None, size: int
+) -> None:
+    scaling = ScalingConfig(num_workers=(1, 8), placement_strategy=strategy)  # type: ignore[arg-type]  # by table
+    said = sized(scaling, replace(CAUSE_ROOM, room=room, fits=fits))
+    assert said.startswith(f"{size} rank" if size else "room for 0 ranks")
+
+
+def test_a_pool_that_counts_slots_alone_is_understood_exactly() -> None:
+    scaling = ScalingConfig(num_workers=(1, 8), resources_per_worker={"CPU": 0.5})
+    assert sized(scaling, CAUSE_ROOM, {"a": 2, "b": 1}).startswith("6 ranks")
+
+
+TPU = ScalingConfig(num_workers=(4, 16), use_tpu=True, topology="4x4", accelerator_type="v4")
+
+
+@pytest.mark.parametrize(
+    ("fits", "slices", "said"),
+    [
+        (3, None, "room for 0 ranks"),
+        (4, None, "4 ranks"),
+        (11, None, "8 ranks"),
+        (11, 1, "4 ranks"),
+        (16, 0, "room for 0 ranks"),
+        (99, 9, "16 ranks"),
+    ],
+)
+def test_only_whole_slices_count(fits: int, slices: int | None, said: str) -> None:
+    assert sized(TPU, replace(CAUSE_ROOM, fits=fits, slices=slices)).startswith(said)
