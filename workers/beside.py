@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +23,7 @@ from runfold.workers.callbacks import RunContext
 from runfold.workers.chores import STORAGE_KINDS, StorageDoer, ended
 from runfold.workers.errors import RunfoldError
 from runfold.workers.hand import Hand
+from runfold.workers.logs import log_bug
 from runfold.workers.nursery import Nursery
 from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said
 from runfold.workers.pools.local import Demand
@@ -75,7 +77,15 @@ class Beside:
             self._leave(self._doing.pop(name))
         for name, task in wanted.items():
             if name not in self._doing and assignment.job is not None:
-                self._doing[name] = asyncio.create_task(self._do(task, assignment, assignment.job), name=name)
+                doing = asyncio.create_task(self._do(task, assignment, assignment.job), name=name)
+                doing.add_done_callback(partial(self._note_end, task))
+                self._doing[name] = doing
+
+    def _note_end(self, task: Task, doing: asyncio.Task[None]) -> None:
+        """Tell a task that met a bug of ours as failed: the run must not wait for it until its time is over."""
+        log_bug(doing, f"{self._home.run}: task {task.id}")
+        if not doing.cancelled() and (error := doing.exception()) is not None:
+            self._say(self._ended(task, Said(error=_error(type(error).__name__, str(error)))))
 
     def _leave(self, doing: asyncio.Task[None]) -> None:
         """Do a task no more; its process ends."""

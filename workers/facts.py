@@ -19,6 +19,7 @@ from runfold.events.nats.connection import Connection
 from runfold.events.nats.errors import BrokerClosed, Unanswered
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
 from runfold.events.requests import Join
+from runfold.workers.logs import log_bug
 from runfold.workers.spool import FactBytes, Spool
 
 JOIN_REPEAT_S: Final = 1.0
@@ -185,6 +186,7 @@ class Facts:
             self._refusal = why
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
+        log_bug(task, f"{self.run}: {self.source} says nothing more")
         if not task.cancelled() and (error := task.exception()) is not None:
             self.crashed = error
             self._tell_owner()

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+from typing import Final
 
 from runfold.events.escape import safe, safe_lines
+
+_LOG: Final = logging.getLogger("runfold.workers")
 
 
 class LineFormatter(logging.Formatter):
@@ -25,3 +29,9 @@ def log_to_stderr(form: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(form))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)  # noqa: TID251  # with our formatter
+
+
+def log_bug(task: asyncio.Task[None], what: str) -> None:
+    """Log what a task has ended by, as its done callback: for tasks whose owner only waits for their end."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _LOG.error("%s: a bug of runfold's own", what, exc_info=error)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from runfold.events.assignment import Assignment
 from runfold.workers.collective import CollectiveHub, CollectiveMember, Collectives, Deliverer
 from runfold.workers.errors import LinkError
+from runfold.workers.logs import log_bug
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.ports import HeldPort
 
@@ -48,6 +49,14 @@ class Meeting:
             member = CollectiveMember(spec.node, here, deliver)
             self.collectives = member
             self._task = asyncio.create_task(self._join(member, assignment), name="member")
+        if self._task is not None:
+            self._task.add_done_callback(self._note_end)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """Tell of a bug of ours as of everything else that keeps the ranks from meeting."""
+        log_bug(task, "the ranks cannot meet")
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(f"{type(error).__name__}: {error}")
 
     async def close(self) -> None:
         """End it."""

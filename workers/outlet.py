@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -14,6 +15,7 @@ from runfold.events.nats.connection import Connection
 from runfold.events.nats.errors import ApiRefused, BrokerClosed, Unanswered
 from runfold.events.nats.output import publish_output
 from runfold.events.output import OutputBatch, OutputSource
+from runfold.workers.logs import log_bug
 from runfold.workers.output import OutputCut
 from runfold.workers.stacks import crashed_at
 
@@ -31,6 +33,7 @@ class Outlet:
         self._cut = cut
         self._wake = asyncio.Event()
         self._task = asyncio.create_task(self._run(), name="output")
+        self._task.add_done_callback(partial(log_bug, what="a rank's output is not kept any more"))
 
     def feed(self, source: OutputSource, data: bytes) -> None:
         """Take what was read of a stream."""
