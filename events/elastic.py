@@ -55,6 +55,11 @@ def room_told(item: CapacityChanged, cause: Cause) -> Room:
     return Room(cause=cause, whole=item.whole, room=item.room, fits=item.fits, slices=item.slices)
 
 
+def come_back(before: dict[str, int] | None, slots: dict[str, int]) -> tuple[str, ...]:
+    """Return the nodes that were not there for a while: what was said of them before is not of these."""
+    return tuple(node for node in slots if before is not None and node not in before)
+
+
 def asked(elastic: Elastic, cause: Cause, t: float) -> Elastic:
     """Note that somebody asked for another size."""
     return replace(elastic, asked=cause, asked_t=t)

@@ -258,8 +258,8 @@ class Run:
     def room(self, fits: int | None = None, *, slices: int | None = None, **room: int) -> CapacityChanged:
         """What the pool has room for: the largest group, or how many ranks each node could hold."""
         by_node = {node.replace("_", "-"): count for node, count in room.items()}
-        told = self.number(CapacityChanged(**self._by_pool(), slots=by_node or {"local": fits or 0}))
-        return replace(told, whole=by_node or None, room=by_node or None, fits=fits, slices=slices)
+        told = self.number(CapacityChanged(**self._by_pool(), slots=by_node))
+        return replace(told, whole=by_node or None, room=by_node if by_node or fits is None else None, fits=fits, slices=slices)
 
     def noticed(self, *nodes: str, within_s: float | None = 30.0, reason: str = "") -> PreemptionNoticed:
         return self.number(PreemptionNoticed(**self._by_pool(), nodes=nodes, within_s=within_s, reason=reason))

@@ -358,3 +358,29 @@ TPU = ScalingConfig(num_workers=(4, 16), use_tpu=True, topology="4x4", accelerat
 )
 def test_only_whole_slices_count(fits: int, slices: int | None, said: str) -> None:
     assert sized(TPU, replace(CAUSE_ROOM, fits=fits, slices=slices)).startswith(said)
+
+
+# --- nodes that go and come back
+
+
+def test_given_a_node_that_was_taken_back_when_it_is_there_again_then_it_is_used() -> None:
+    run = Run((1, 4), nodes=NODES, joined=False).join(POOL, *NODES)
+    run.says(run.room(node_a=1, node_b=1)).running()
+    run.says(run.noticed("node-b", within_s=0.0), run.room(node_a=1), run.runner_lost("node-b")).waits(5.0)
+    run.says(run.released()).waits(5.0)
+    assert (run.name, run.group.num_workers) == ("scheduling", 1)
+    assert assignment(run.state, run.head).excluded_nodes == ()
+    run.says(run.placed(1)).says(run.ready("node-a")).starts()
+    run.says(run.room(node_a=1, node_b=1)).waits(DWELL_S)
+    assert (run.the(StateChanged).num_workers, run.name) == (2, "resizing")
+
+
+def test_given_all_nodes_taken_back_when_one_is_there_again_then_it_goes_on_there() -> None:
+    run = Run((1, 4), nodes=("node-a",), joined=False).join(POOL, "node-a")
+    run.says(run.room(node_a=2)).running()
+    run.says(run.noticed("node-a", within_s=0.0), run.room(), run.runner_lost("node-a")).waits(5.0)
+    run.says(run.released()).waits(60.0)
+    assert run.name == "restarting"
+    run.says(run.room(node_a=1))
+    assert (run.name, run.group.num_workers) == ("scheduling", 1)
+    assert assignment(run.state, run.head).excluded_nodes == ()
