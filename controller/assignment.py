@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from runfold.controller.elastic import away
 from runfold.controller.failing import can_keep
 from runfold.controller.gating import open_question
+from runfold.controller.preempting import taken_nodes
 from runfold.events.assignment import Assignment, PlaceWanted, Rendezvous, SourceGiven, StopOrder, Want, Work
 from runfold.events.gates import RESIZE, START
 from runfold.events.state import (
@@ -95,7 +96,7 @@ def _asking(state: RunState, phase: Restarting) -> bool:
 def _room_for(state: RunState) -> int:
     """Return for how many ranks the run wants to know what there is room for; 0: nothing here depends on it."""
     job = state.job
-    asks = job.scaling.elastic or job.failure.node_exclude_after is not None
+    asks = job.scaling.elastic or job.failure.node_exclude_after is not None or state.notice is not None
     return job.scaling.max_workers if asks else 0
 
 
@@ -149,6 +150,7 @@ def work(state: RunState) -> Work:
     )
 
 
+        taken=taken_nodes(state),
 def _wanted(state: RunState) -> str | None:
     """Return the request that asks for a checkpoint; a resize and nodes about to be taken back ask too."""
     wanted = state.checkpoints.wanted
@@ -156,7 +158,8 @@ def _wanted(state: RunState) -> str | None:
         return wanted.id
     if (plan := state.elastic.plan) is not None:
         return f"resize-{plan.n}"
-    return "preemption" if isinstance(state.phase, Preempting) else None
+    # Each time another wish, or ranks that answered the one before would take it for that.
+    return f"preemption-{state.phase.since_t:.6f}" if isinstance(state.phase, Preempting) else None
 
 
 def _tasks(state: RunState) -> tuple[Task, ...]:

@@ -67,7 +67,7 @@ def fitting(state: RunState) -> int | None:
 def away(state: RunState) -> frozenset[str]:
     """Return the nodes that the next group stays off: those excluded, taken back, and about to be."""
     taken = state.notice.nodes if state.notice is not None else ()
-    return frozenset((*state.excluded, *taken))
+    return frozenset((*state.excluded, *state.away, *taken))
 
 
 def _fitting(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from runfold.controller.budgets import backoff_s
+from runfold.controller.elsewhere import is_left
 from runfold.controller.looking import hangs
 from runfold.controller.words import listed
 from runfold.events.base import relative
@@ -101,6 +102,21 @@ def reclaimed(state: RunState, phase: Preempting, cause: Cause) -> Failure:
     )
 
 
+def saved(state: RunState, phase: Preempting) -> Failure:
+    """Return the failure of a group that has saved what it has before its nodes are taken back."""
+    nodes, checkpoint = ", ".join(phase.nodes), state.checkpoint
+    name = checkpoint.name if checkpoint is not None else "nothing"
+    message = f"{nodes} will be taken back, {name} is committed, and the pool has room for the ranks elsewhere"
+    return Failure(
+        kind="preempted",
+        attempt=state.attempt,
+        node=phase.nodes[0],
+        error=ErrorInfo(type="Preempted", message=message, kind="preempted"),
+        t=state.t,
+        cause=state.checkpoints.last or phase.cause,
+    )
+
+
 # --- what is done
 
 
@@ -177,7 +193,9 @@ def can_keep(state: RunState, failure: Failure) -> bool:
         and bool(group.places)
         and not group.released
         and not FAILURE_KINDS[failure.kind].platform
-        and all(place.healthy and place.node not in state.excluded for place in group.places)
+        and all(
+            place.healthy and place.node not in state.excluded and not is_left(state, place) for place in group.places
+        )
     )
 
 

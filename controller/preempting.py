@@ -2,25 +2,49 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from runfold.controller.failing import open_failures, reclaimed
+from runfold.controller.elsewhere import has_room
+from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
 from runfold.controller.words import because
+from runfold.events.assignment import NodesTaken
 from runfold.events.base import relative
 from runfold.events.edges import state_name
+from runfold.events.state import Preempting
 from runfold.events.transitions import StateChanged
 
 if TYPE_CHECKING:
     from runfold.controller.moves import Step
     from runfold.controller.policies import Policies
-    from runfold.events.state import Group, Preempting, RunState
+    from runfold.events.state import Group, RunState
 
 
 def taken(state: RunState, group: Group) -> tuple[str, ...]:
     """Return the nodes of the group that a notice in force names."""
     here = {place.node for place in group.places}
     return tuple(node for node in state.notice.nodes if node in here) if state.notice is not None else ()
+
+
+def taken_nodes(state: RunState) -> NodesTaken | None:
+    """Return what the ranks are told of nodes that will be taken back."""
+    phase, group = state.phase, state.group
+    if not isinstance(phase, Preempting) or group is None:
+        return None
+    notice = state.notice
+    nodes = {node: tuple(rank.rank for rank in group.ranks if rank.node == node) for node in phase.nodes}
+    known = notice is not None and not notice.unknown
+    return NodesTaken(nodes=nodes, deadline_ms=_milliseconds(state, notice.deadline_t) if known and notice else None)
+
+
+def _milliseconds(state: RunState, t: float) -> int | None:
+    """Return a time of the run's clock in Unix milliseconds."""
+    try:
+        began_s = datetime.fromisoformat(state.accepted_at).timestamp()
+    except ValueError:
+        return None
+    return round((began_s + t) * 1000)
 
 
 def preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
@@ -40,7 +64,11 @@ def preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
 
 
 def preempting(state: RunState, group: Group, phase: Preempting, policies: Policies) -> Step:
-    """Return what is done while nodes are about to be taken back."""
+    """Return what is done while nodes are about to be taken back.
+
+    The group goes on elsewhere as soon as the ranks have saved what they have, if there is room; else when they are
+    done, or when their time is over.
+    """
     failures = open_failures(state)
     if group.over and not failures:
         return finished(state, group)
@@ -55,7 +83,14 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
         return (preempt(state, nodes, state.notice.reason),)
     if state.fired and not group.over:
         return fail(state, (*failures, reclaimed(state, phase, state.fired[0].cause)), policies)
+    if not group.over and _has_saved(state, phase) and has_room(state):
+        return fail(state, (*failures, saved(state, phase)), policies)
     return fail(state, failures, policies) if group.over else ()
+
+
+def _has_saved(state: RunState, phase: Preempting) -> bool:
+    """Whether the checkpoint that the ranks were asked for counts: one of a report that they made afterwards."""
+    return state.checkpoint is not None and state.checkpoint.index > phase.after
 
 
 def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool:

@@ -84,7 +84,7 @@ def _judged(state: RunState, request: AnyRequest) -> Yes | No:
         case CancelPreemption():
             return _cancel(state, request)
         case AdmitNode():
-            if request.node in state.excluded:
+            if request.node in (*state.excluded, *state.away):
                 return Yes(f"{request.node} may be used again, as {request.by or 'somebody'} asked")
             return No(f"{request.node} is not excluded from this run")
         case CheckpointNow() | StopAtCheckpoint():
@@ -152,6 +152,6 @@ def _checkpoint(state: RunState, request: CheckpointNow | StopAtCheckpoint) -> Y
 
 def _cancel(state: RunState, request: CancelPreemption) -> Yes | No:
     held = state.notice.nodes if state.notice is not None else ()
-    if not set(held) & set(request.nodes):
+    if not {*held, *state.away} & set(request.nodes):
         return No(f"no notice is in force for {', '.join(request.nodes) or 'no node at all'}")
     return Yes(f"{', '.join(request.nodes)} stay after all")

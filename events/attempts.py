@@ -12,6 +12,7 @@ from runfold.events.failures import FAILURE_KINDS, masked
 from runfold.events.keeping import at_ease, begun, next_attempt
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
 from runfold.events.marks import Repeats
+from runfold.events.notices import taken_back
 from runfold.events.state import Group, Rank, Scheduling, Spent
 
 if TYPE_CHECKING:
@@ -30,10 +31,12 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
     places: tuple[Place, ...] = ()
     if transition.kept:
         places = _kept_places(state, transition)
-    notice = state.notice
+    notice, away = state.notice, state.away
     acted_on = state.failure is not None and state.failure.kind == "preempted" and not transition.kept
     if notice is not None and (acted_on or notice.deadline_t <= at.t):
-        notice = None
+        # One that is gone by now need not be stayed off: whatever comes back under its name is another.
+        here = tuple(node for node in notice.nodes if state.capacity is None or node in state.capacity)
+        away, notice = taken_back(away, here), None
     return replace(
         next_attempt(state),
         attempt=transition.attempt,
@@ -45,6 +48,7 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
             kept=transition.kept,
         ),
         notice=notice,
+        away=away,
         return_value=None,
         return_blob=None,
     )

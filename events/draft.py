@@ -54,6 +54,7 @@ class Draft:
         self.phase = state.phase
         self.pending = state.pending
         self.notice = state.notice
+        self.away = state.away
         self.fired = state.fired
         self.capacity = state.capacity
         self.elastic = state.elastic
@@ -233,6 +234,7 @@ class Draft:
             sources=self._sources_done(),
             pending=self.pending,
             notice=self.notice,
+            away=self.away,
             fired=self.fired,
             capacity=self.capacity,
             elastic=self.elastic,

@@ -15,6 +15,7 @@ from runfold.events.hooks import followed
 from runfold.events.keeping import closed, committed, continued, doubted, ordered, validated, warned
 from runfold.events.limits import REPLACED_BOOTS_MAX_COUNT, REQUEST_IDS_MAX
 from runfold.events.marks import Answered
+from runfold.events.notices import without
 from runfold.events.phases import changed_phase
 from runfold.events.requests import Join
 from runfold.events.state import Initializing, Restored, Running, RunState, Source, Spent, Unborn
@@ -188,7 +189,10 @@ def _joined(state: RunState, transition: SourceJoined) -> RunState:
     source = Source(boot=transition.boot, incarnation=transition.incarnation, replaced=replaced)
     pending = tuple(waiting for waiting in state.pending if not _is_settled(waiting.request, transition))
     group = state.group if old is None else _not_ready(state.group, transition.source)
-    return replace(state, sources={**state.sources, transition.source: source}, pending=pending, group=group)
+    # A pool that begins anew has the nodes that it says it has.
+    away = () if transition.source == state.supervisor else state.away
+    sources = {**state.sources, transition.source: source}
+    return replace(state, sources=sources, pending=pending, group=group, away=away)
 
 
 def _is_settled(request: AnyRequest, joined: SourceJoined) -> bool:
@@ -214,7 +218,7 @@ def _answered(state: RunState, transition: RequestAccepted | RequestRefused, *, 
 
 
 def _admitted(state: RunState, node: str) -> RunState:
-    """Lift an exclusion and forget what the node was blamed for."""
+    """Lift an exclusion and forget what the node was blamed for, or that it was taken back."""
     failures = {name: count for name, count in state.platform_failures.items() if name != node}
     excluded = tuple(name for name in state.excluded if name != node)
-    return replace(state, excluded=excluded, platform_failures=failures)
+    return replace(state, excluded=excluded, platform_failures=failures, away=without(state.away, (node,)))

@@ -45,6 +45,8 @@ SOURCES_MAX_COUNT: Final = 8192
 REPLACED_BOOTS_MAX_COUNT: Final = 8
 PREEMPTION_WITHIN_S: Final = 120.0
 """How soon a node is taken back when a notice does not say."""
+AWAY_MAX_COUNT: Final = 1024
+"""Nodes that were taken back and are stayed off; the oldest beyond are forgotten."""
 LATE_EVIDENCE_MAX: Final = 64
 LATE_EVIDENCE_S: Final = 300.0
 INPUTS_PER_TURN_MAX: Final = 256

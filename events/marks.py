@@ -34,13 +34,17 @@ class Ending(Value, frozen=True, kw_only=True):
 
 
 class Notice(Value, frozen=True, kw_only=True):
-    """A preemption notice in force: nodes, deadline on the run's clock, where it came from."""
+    """A preemption notice in force: nodes, deadline on the run's clock, where it came from.
+
+    `unknown`: nobody said when; the deadline is an assumption.
+    """
 
     nodes: tuple[str, ...]
     deadline_t: float
     noticed_t: float
     cause: Cause
     reason: str = ""
+    unknown: bool = False
 
 
 class LateEvidence(Value, frozen=True, kw_only=True):

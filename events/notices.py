@@ -1,20 +1,32 @@
-"""Preemption notices: several are one, with all their nodes and the earliest deadline."""
+"""Preemption notices: several are one, with all their nodes and the earliest deadline; and what is left of one."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from msgspec.structs import replace
 
-from runfold.events.base import Cause
-from runfold.events.limits import PREEMPTION_WITHIN_S
+from runfold.events.limits import AWAY_MAX_COUNT, PREEMPTION_WITHIN_S
 from runfold.events.marks import Notice
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from runfold.events.base import Cause
 
 
 def noticed(
     held: Notice | None, nodes: tuple[str, ...], within_s: float | None, *, t: float, cause: Cause, reason: str
 ) -> Notice:
     """Return the notice in force after another one came at `t`."""
-    within_s = PREEMPTION_WITHIN_S if within_s is None else max(within_s, 0.0)
-    new = Notice(nodes=tuple(sorted(set(nodes))), deadline_t=t + within_s, noticed_t=t, cause=cause, reason=reason)
+    new = Notice(
+        nodes=tuple(sorted(set(nodes))),
+        deadline_t=t + (PREEMPTION_WITHIN_S if within_s is None else max(within_s, 0.0)),
+        noticed_t=t,
+        cause=cause,
+        reason=reason,
+        unknown=within_s is None,
+    )
     if held is None:
         return new
     first = min(held, new, key=lambda notice: (notice.deadline_t, notice.noticed_t, notice.reason))
@@ -31,3 +43,17 @@ def cancelled(held: Notice | None, nodes: tuple[str, ...]) -> Notice | None:
         return None
     left = tuple(node for node in held.nodes if node not in nodes)
     return replace(held, nodes=left) if left else None
+
+
+# --- nodes that were taken back
+
+
+def taken_back(away: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the nodes to stay off, the newest last, with these among them."""
+    rest = tuple(node for node in away if node not in nodes)
+    return (*rest, *nodes)[-AWAY_MAX_COUNT:]
+
+
+def without(away: tuple[str, ...], nodes: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes to stay off without these: they stay after all, or have come back."""
+    return tuple(node for node in away if node not in nodes)

@@ -20,7 +20,7 @@ from runfold.events.conclusions import (
     TimerFired,
 )
 from runfold.events.draft import Draft
-from runfold.events.elastic import room_told
+from runfold.events.elastic import come_back, room_told
 from runfold.events.evidence import of_rank_exited, of_rank_failed, of_runner_lost, told_of_node
 from runfold.events.facts import (
     CapacityChanged,
@@ -46,7 +46,7 @@ from runfold.events.gathering import ended, overdue, timed_out
 from runfold.events.judge import numbering, standing
 from runfold.events.limits import SOURCES_MAX_COUNT
 from runfold.events.marks import Fired, PendingRequest, TakeOver
-from runfold.events.notices import cancelled, noticed
+from runfold.events.notices import cancelled, noticed, without
 from runfold.events.requests import Join, Request
 from runfold.events.signs import silent, stuck
 from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling
@@ -151,13 +151,13 @@ def _see_counted(draft: Draft, item: AnyFact) -> None:
             draft.lose(_sources_on(draft, item.node))
             draft.fail(of_runner_lost(item, t=draft.t, cause=draft.cause))
         case CapacityChanged():
-            draft.capacity, draft.elastic = item.slots, replace(draft.elastic, room=room_told(item, draft.cause))
+            _capacity(draft, item)
         case PreemptionNoticed():
             draft.notice = noticed(
                 draft.notice, item.nodes, item.within_s, t=draft.t, cause=draft.cause, reason=item.reason
             )
         case PreemptionCancelled():
-            draft.notice = cancelled(draft.notice, item.nodes)
+            draft.notice, draft.away = cancelled(draft.notice, item.nodes), without(draft.away, item.nodes)
         case Released():
             _released(draft, item)
         case RunnerReady():
@@ -192,6 +192,14 @@ def _see_late(draft: Draft, item: AnyFact) -> None:
             draft.late_report(item)
         case _:
             pass
+
+
+def _capacity(draft: Draft, item: CapacityChanged) -> None:
+    # A node that was not there for a while is another one, or the same given back.
+    back = come_back(draft.capacity, item.slots)
+    draft.notice = cancelled(draft.notice, back)
+    draft.away = tuple(node for node in without(draft.away, back) if node in item.slots)
+    draft.capacity, draft.elastic = item.slots, replace(draft.elastic, room=room_told(item, draft.cause))
 
 
 def _sources_on(draft: Draft, node: str) -> frozenset[str]:
@@ -232,7 +240,8 @@ def _place(offer: PlaceOffer, known: Place | None, early: Ready | None) -> Place
 
 
 def _placement_failed(draft: Draft, item: PlacementFailed) -> None:
-    if item.verdict == "busy":
+    if item.verdict == "busy" or draft.away or draft.notice is not None:
+        # What cannot be placed off nodes that are taken back can be once one of them is there again.
         _wait(draft, item.reason)
         return
     draft.change_group(lambda group: replace(group, never=item.reason))

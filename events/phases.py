@@ -37,11 +37,25 @@ def changed_phase(state: RunState, transition: StateChanged, *, t: float, cause:
         _check_end(phase, transition)
     if transition.to_state == "scheduling" and (state.group is None or state.group.handled):
         raise IllegalEdge(f"{transition.from_state} → scheduling without a new attempt")
-    return _phase(phase, transition, t, cause)
+    return _phase(state, transition, t, cause)
 
 
-def _phase(phase: AnyPhase, new: StateChanged, t: float, cause: Cause) -> AnyPhase:
-    reason = new.reason
+def _preempting(state: RunState, new: StateChanged, t: float, cause: Cause) -> Preempting:
+    """What was known of the same before says since when."""
+    before = state.phase if isinstance(state.phase, Preempting) else None
+    reported = max((rank.index for rank in state.group.ranks), default=-1) if state.group is not None else -1
+    return Preempting(
+        since_t=before.since_t if before is not None else t,
+        reason=new.reason,
+        cause=cause,
+        nodes=new.nodes,
+        deadline_t=_needed(new.deadline_t, new, "deadline_t"),
+        after=before.after if before is not None else state.checkpoints.base + reported,
+    )
+
+
+def _phase(state: RunState, new: StateChanged, t: float, cause: Cause) -> AnyPhase:
+    phase, reason = state.phase, new.reason
     match new.to_state:
         case "initializing":
             return Initializing(since_t=t, reason=reason, cause=cause)
@@ -55,8 +69,7 @@ def _phase(phase: AnyPhase, new: StateChanged, t: float, cause: Cause) -> AnyPha
         case "running":
             return Running(since_t=t, reason=reason, cause=cause)
         case "preempting":
-            deadline_t = _needed(new.deadline_t, new, "deadline_t")
-            return Preempting(since_t=t, reason=reason, cause=cause, nodes=new.nodes, deadline_t=deadline_t)
+            return _preempting(state, new, t, cause)
         case "resizing":
             workers = _needed(new.num_workers, new, "num_workers")
             return Resizing(since_t=t, reason=reason, cause=cause, num_workers=workers)

@@ -65,13 +65,17 @@ class Running(Phase, frozen=True, kw_only=True):
 
 
 class Preempting(Phase, frozen=True, kw_only=True):
-    """Nodes will be taken back: ranks finish or save until the deadline."""
+    """Nodes will be taken back: ranks finish or save until the deadline.
+
+    `after`: the index, through all attempts, of the last report before it; a checkpoint of a later one is in answer.
+    """
 
     nodes: tuple[str, ...]
     deadline_t: float
 
 
 class Restarting(Phase, frozen=True, kw_only=True):
+    after: int = -1
     """An attempt failed while running; another follows, not before `not_before_t`."""
 
     failure: Failure
@@ -313,6 +317,7 @@ class RunState(Value, frozen=True, kw_only=True):
     taking_over: TakeOver | None = None
     restoring: Restoring | None = None
     restored: Restored | None = None
+    `away`: nodes that were taken back; later groups stay off them until they are admitted or have come back.
     attempt: int = 0
     group: Group | None = None
     budgets: dict[Budget, Spent] = {}
@@ -345,6 +350,7 @@ class RunState(Value, frozen=True, kw_only=True):
     told: tuple[str, ...] = ()
     late: tuple[LateEvidence, ...] = ()
     dropped: Dropped = Dropped()
+    away: tuple[str, ...] = ()
 
     @property
     def terminal(self) -> bool:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from runfold.events.checkpoints import Wanted
 from runfold.events.elastic import asked
 from runfold.events.marks import Ending
-from runfold.events.notices import cancelled, noticed
+from runfold.events.notices import cancelled, noticed, without
 from runfold.events.requests import (
     AbortRun,
     AdmitNode,
@@ -60,7 +60,8 @@ def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:
             notice = noticed(state.notice, request.nodes, request.within_s, t=t, cause=cause, reason=request.reason)
             return replace(state, notice=notice)
         case CancelPreemption():
-            return replace(state, notice=cancelled(state.notice, request.nodes))
+            away = without(state.away, request.nodes)
+            return replace(state, notice=cancelled(state.notice, request.nodes), away=away)
         case CheckpointNow() | StopAtCheckpoint():
             return replace(state, checkpoints=replace(state.checkpoints, wanted=_wanted(state, request, cause)))
         case AdmitNode() | DumpStacks() | Join():
