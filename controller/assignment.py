@@ -147,10 +147,10 @@ def work(state: RunState) -> Work:
         hooks=job.hooks,
         datasets=job.datasets,
         arguments=group.arguments if group is not None else {},
+        taken=taken_nodes(state),
     )
 
 
-        taken=taken_nodes(state),
 def _wanted(state: RunState) -> str | None:
     """Return the request that asks for a checkpoint; a resize and nodes about to be taken back ask too."""
     wanted = state.checkpoints.wanted

@@ -72,10 +72,10 @@ class Preempting(Phase, frozen=True, kw_only=True):
 
     nodes: tuple[str, ...]
     deadline_t: float
+    after: int = -1
 
 
 class Restarting(Phase, frozen=True, kw_only=True):
-    after: int = -1
     """An attempt failed while running; another follows, not before `not_before_t`."""
 
     failure: Failure
@@ -300,6 +300,7 @@ class RunState(Value, frozen=True, kw_only=True):
 
     `failure` is the first cause of the last failed attempt, decided at `failure_t`; `others` failed beside it.
     `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row. `told`: warned of.
+    `away`: nodes that were taken back; later groups stay off them until they are admitted or have come back.
     """
 
     run: str
@@ -317,7 +318,6 @@ class RunState(Value, frozen=True, kw_only=True):
     taking_over: TakeOver | None = None
     restoring: Restoring | None = None
     restored: Restored | None = None
-    `away`: nodes that were taken back; later groups stay off them until they are admitted or have come back.
     attempt: int = 0
     group: Group | None = None
     budgets: dict[Budget, Spent] = {}
@@ -333,6 +333,7 @@ class RunState(Value, frozen=True, kw_only=True):
     answered: tuple[Answered, ...] = ()
     ending: Ending | None = None
     notice: Notice | None = None
+    away: tuple[str, ...] = ()
     fired: tuple[Fired, ...] = ()
     capacity: dict[str, int] | None = None
     excluded: tuple[str, ...] = ()
@@ -350,7 +351,6 @@ class RunState(Value, frozen=True, kw_only=True):
     told: tuple[str, ...] = ()
     late: tuple[LateEvidence, ...] = ()
     dropped: Dropped = Dropped()
-    away: tuple[str, ...] = ()
 
     @property
     def terminal(self) -> bool:
