@@ -106,10 +106,9 @@ class _Turn:
 
 
 class Intake:
-    """Takes jobs from the queue, in order. `refused_count` and `unrecorded_count` are for people."""
+    """Takes jobs from the queue, in order. `unrecorded_count` refusals could not be kept."""
 
     def __init__(self, host: Host, setting: Setting, environment: tuple[str, ...] = ()) -> None:
-        self.refused_count = 0
         self.unrecorded_count = 0
         self._host, self._setting, self._environment = host, setting, environment
         self._jobs = setting.ports.jobs
@@ -260,7 +259,6 @@ class Intake:
 
     async def _refuse(self, job: JobDelivery, refusal: Refused) -> None:
         """Keep what was refused and why, then take the job out of the queue."""
-        self.refused_count += 1
         _log.warning("job %d refused: %s", job.sequence, shown(refusal))
         record = msgspec.json.encode(self._record(job, refusal))
         try:

@@ -14,6 +14,7 @@ from typing import Final, assert_never
 from runfold.controller.alarm import HEIR_PATIENCE_S, Alarm
 from runfold.controller.clock import RunClock
 from runfold.controller.compose import Draft, draft
+from runfold.controller.liveness import Heard
 from runfold.controller.patience import GaveUp, Patience, stored_at_s
 from runfold.controller.ports import RunPorts
 from runfold.controller.reading import read_delivered
@@ -150,8 +151,18 @@ class Loop:
             now_s = await ask(lambda: stored_at_s(log, self._last_sequence))
             self._clock.advance(min((now_s or known.stored_at_s) - known.stored_at_s, TAKEOVER_GAP_MAX_S))
         await ask(lambda: self._ports.inbox.open(state.cursor, self._wake.set))
-        await ask(lambda: self._vigil.open(state))
+        await ask(lambda: self._vigil.open(state, self._tick))
         return state
+
+    def _tick(self, heard: Heard, tick_s: float) -> None:
+        """Pass a tick on. All runs of a controller share it: what goes wrong here may end this loop alone."""
+        if self._patience.over:
+            return
+        try:
+            self._vigil.tick(heard, tick_s)
+        except Exception as error:
+            _log.error("run %s: an error in what is concluded of silence\n%s", self.run_id, shown_error(error))
+            self.stop(Quarantined(f"an error in the controller: {shown(root_of(error))}"))
 
     async def _read_back(self) -> KnownRun:
         """Read the log, from the newest snapshot on; what lies before that is checked while the run goes on."""
@@ -159,6 +170,12 @@ class Loop:
         kept, found = await ask(self._showing.kept), await ask(self._ports.snapshots.newest)
         snapshots = [one for data in found if (one := decode_snapshot(data, self.run_id, self._fold)) is not None]
         known = await ask(lambda: read_run(log, self.run_id, kept, snapshots))
+        if known.strays_count:
+            _log.warning(
+                "run %s: %d messages in its log are no entries and are stepped over; `runfold audit` names them",
+                self.run_id,
+                known.strays_count,
+            )
         if known.base is not None and self._owner is not None:
             self._beside.append(self._owner.create_task(self._check(known.base, known.unchecked)))
         return known

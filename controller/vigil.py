@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runfold.controller.liveness import Watch, tick
+from runfold.controller import liveness
+from runfold.controller.liveness import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,11 +29,11 @@ class Vigil:
         self._state: RunState | None = None
         self._found: Conclusions = ()
 
-    async def open(self, state: RunState) -> None:
-        """Begin to listen; all clocks stand at 0."""
+    async def open(self, state: RunState, on_tick: Callable[[Heard, float], None]) -> None:
+        """Begin to listen; all clocks stand at 0. `on_tick` is called at each tick, and calls `tick`."""
         self._state = state
         if self._ear is not None:
-            await self._ear.open(state.job.pool, self._tick)
+            await self._ear.open(state.job.pool, on_tick)
 
     def see(self, state: RunState) -> None:
         """Take the state that the newest entry has made."""
@@ -49,10 +50,11 @@ class Vigil:
         if self._ear is not None:
             await self._ear.close()
 
-    def _tick(self, heard: Heard, tick_s: float) -> None:
+    def tick(self, heard: Heard, tick_s: float) -> None:
+        """Let time pass, of which `tick_s` were observed, in which this was heard."""
         if self._state is None:
             return
-        self._watch, found = tick(self._watch, self._state, heard, tick_s)
+        self._watch, found = liveness.tick(self._watch, self._state, heard, tick_s)
         if found and not self._found:
             self._found = found
             self._wake()

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from runfold.controller.ports import Delivered, JobDelivery, RunPorts, Unavailable
+from runfold.controller.ports import Delivered, Ear, JobDelivery, RunPorts, Unavailable
 from runfold.events.entry import Entry, decode_entry
 from runfold.events.log import Appended, AppendResult, LogFull, LogUnavailable, Stored
 from runfold.events.memory import FaultKind, MemoryLog, MemoryStore
@@ -343,11 +343,12 @@ class MemoryRun:
     happened: Happened
     snapshots: MemorySnapshots = field(default_factory=MemorySnapshots)
     generation: int = 1
+    ear: Ear | None = None
 
     def ports(self) -> RunPorts:
         """Return it as ports."""
         inbox = InboxReader(self.inbox)
-        return RunPorts(self.log, inbox, self.assignment, self.status, self.snapshots, self.say_folded())
+        return RunPorts(self.log, inbox, self.assignment, self.status, self.snapshots, self.say_folded(), self.ear)
 
     def say_folded(self) -> Callable[[bytes], Awaitable[None]]:
         """Return what says `folded`."""

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 
 import msgspec
 import pytest
 
+from runfold.controller import liveness
 from runfold.controller.decide import decide
 from runfold.controller.decision import Decision
+from runfold.controller.liveness import Conclusions, Heard, Watch
 from runfold.events.entry import AnyInput, Head, decode_entry, hash_entry
 from runfold.events.facts import Reported
 from runfold.events.fold import fold_all
 from runfold.events.job import encode_job
 from runfold.events.memory import FaultKind
-from runfold.events.state import AnyState
+from runfold.events.state import AnyState, RunState
 from support.hosting import Group, assignment, chained, heads_acknowledged, hosting, job, shown, status, taken
 from support.memory_ports import MemoryWorld
 from support.virtual import run_virtual
@@ -185,6 +187,48 @@ def test_an_error_in_one_runs_loop_is_shown_and_harms_no_other(monkeypatch: pyte
             assert world.owners.values == {"ill": "ctl-0"}
 
     run(story())
+
+
+def test_an_error_in_what_one_run_concludes_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(watch: Watch, state: RunState, heard: Heard, tick_s: float) -> tuple[Watch, Conclusions]:
+        if state.run == "ill":
+            raise KeyError("a bug")
+        return sound(watch, state, heard, tick_s)
+
+    sound = liveness.tick
+
+    async def story() -> None:
+        world, ears = MemoryWorld(), {name: StillEar() for name in ("ill", "well")}
+        for name, ear in ears.items():
+            world.of(name).ear = ear
+        async with hosting(world):
+            ill, well = Group(await taken(world, job("ill"))), Group(await taken(world, job("well")))
+            await ill.trains()
+            await well.trains()
+            with monkeypatch.context() as patched:
+                patched.setattr(liveness, "tick", broken)
+                for ear in ears.values():
+                    ear.on_tick(Heard(), 0.5)
+            marked = await shown(ill.run, lambda now: now.quarantined is not None)
+            assert "KeyError: 'a bug'" in (marked.quarantined or "")
+            assert assignment(ill.run).want == "train"
+            await well.finishes()
+            assert world.owners.values == {"ill": "ctl-0"}
+
+    run(story())
+
+
+class StillEar:
+    """An ear that hears what the test says."""
+
+    def __init__(self) -> None:
+        self.on_tick: Callable[[Heard, float], None] = lambda heard, tick_s: None
+
+    async def open(self, pool: str, on_tick: Callable[[Heard, float], None]) -> None:
+        self.on_tick = on_tick
+
+    async def close(self) -> None:
+        self.on_tick = lambda heard, tick_s: None
 
 
 def test_an_assignment_is_published_only_when_it_changed() -> None:

@@ -32,7 +32,7 @@ class FakeEar:
 async def test_a_conclusion_is_said_once_and_only_when_the_inbox_was_read() -> None:
     run, ear, woken = Run(1).running(), FakeEar(), list[int]()
     vigil = Vigil(ear, lambda: woken.append(1))
-    await vigil.open(run.state)
+    await vigil.open(run.state, vigil.tick)
     assert ear.pool == "local"
     for _ in range(20):
         ear.on_tick(Heard(nodes=frozenset(["local"])), 0.5)
@@ -57,12 +57,12 @@ async def test_a_conclusion_is_said_once_and_only_when_the_inbox_was_read() -> N
 
 async def test_without_an_ear_nothing_is_concluded() -> None:
     vigil = Vigil(None, lambda: None)
-    await vigil.open(Run(1).running().state)
+    await vigil.open(Run(1).running().state, vigil.tick)
     assert vigil.concluded(caught_up=True) == ()
     await vigil.close()
 
 
 def test_a_tick_before_there_is_a_run_is_none() -> None:
     vigil = Vigil(FakeEar(), lambda: None)
-    vigil._tick(Heard(), 0.5)
+    vigil.tick(Heard(), 0.5)
     assert vigil.concluded(caught_up=True) == ()
