@@ -154,6 +154,15 @@ class Host:
         """Return the runs that are hosted here and stand in the log."""
         return {run for run, hosted in self._runs.items() if hosted.ending is None and hosted.loop.standing.is_set()}
 
+    def show_again(self) -> None:
+        """Have every run that is hosted here show its status once more."""
+        for hosted in self._runs.values():
+            hosted.loop.show_again()
+
+    async def unsettled(self) -> frozenset[str]:
+        """Return the runs, hosted here or not, whose status tells of no end."""
+        return await self._setting.ports.unsettled()
+
     async def recheck(self) -> None:
         """Take up again the quarantined runs whose log was restored since."""
         damaged = [run for run, one in self._runs.items() if one.over.is_set() and isinstance(one.ending, Quarantined)]

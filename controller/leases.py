@@ -104,6 +104,7 @@ class Heir:
         self._known: frozenset[str] = frozenset()
         self._lapses_count = 0
         self._look_at = 0.0
+        self._heals = True
 
     async def serve(self) -> None:
         """Look until cancelled."""
@@ -128,6 +129,7 @@ class Heir:
             return
         self._host.unsure.clear()
         self._lapses_count = self._keeper.lapses_count
+        self._heals = self._heals or lapsed
         hosted = self._host.standing()
         holders = await self._owners.holders()
         # Asked again, and only now: whoever had taken a run by then had a lease before.
@@ -138,7 +140,23 @@ class Heir:
         if self._keeper.settled:
             self._known = living
         await self._host.recheck()
+        if self._heals and self._keeper.settled:
+            await self._heal()
+            self._heals = False
         self._look_at = self._monotonic() + OWNERS_EVERY_S
+
+    async def _heal(self) -> None:
+        """See that every run's status says what its log does: a broker that died may have lost the last of them.
+
+        A run that has ended has nobody to say it again: it is taken up once more, by whoever claims it first.
+        """
+        self._host.show_again()
+        unsettled = await self._host.unsettled()
+        # Asked for after them: who is at a run had its key by then.
+        for run in sorted(unsettled - (await self._owners.holders()).keys()):
+            if await self._owners.claim(run) == self._owners.controller:
+                _log.warning("run %s: its status tells of no end, and no controller has it: it is looked after", run)
+                self._host.resume(run)
 
     def _judge(self, holders: dict[str, str], living: frozenset[str]) -> None:
         me = self._owners.controller

@@ -97,6 +97,11 @@ class Loop:
         self._patience.over = True
         self._wake.set()
 
+    def show_again(self) -> None:
+        """Show the status once more: what stands may have been lost."""
+        if isinstance(self._state, RunState) and self._head is not None and self.standing.is_set():
+            self._showing.show_status(self._state, self._head)
+
     async def run(self) -> Ending:
         """Return how it ended. An error ends this run's loop alone, and is shown on its status."""
         ending: Ending

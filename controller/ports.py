@@ -207,6 +207,10 @@ class Ports(Protocol):
         """Return which generation of a run's log is its log now; 0 when it has none."""
         ...
 
+    async def unsettled(self) -> frozenset[str]:
+        """Return the runs whose status tells of no end, or is missing."""
+        ...
+
     def run(self, run: str) -> RunPorts:
         """Return the ports of one run; nothing is opened by this."""
         ...

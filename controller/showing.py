@@ -72,8 +72,12 @@ class Showing:
         if changed:
             self._standing = wanted
             self._assignments.offer(wanted)
-        self._statuses.offer((state, head), at_once=decided)
+        self.show_status(state, head, at_once=decided)
         self.show_folded(state, head, at_once=changed)
+
+    def show_status(self, state: RunState, head: Head, *, at_once: bool = False) -> None:
+        """Publish the status of a state."""
+        self._statuses.offer((state, head), at_once=at_once)
 
     def show_folded(self, state: RunState, head: Head, *, at_once: bool = False, again: bool = False) -> None:
         """Say what is folded, when it is news, or `again` to a source that must repeat."""

@@ -27,6 +27,7 @@ from runfold.events.nats.leases import Lease
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.publish import Rejected, publish_acked
 from runfold.events.nats.snapshots import RunSnapshots
+from runfold.events.nats.unsettled import unsettled_runs
 
 REFUSE_TIMEOUT_S: Final = 5.0
 AHEAD_MAX_BYTES: Final = 4 * 1024 * 1024
@@ -59,6 +60,11 @@ class BrokerPorts:
         """Return which generation of a run's log is its log now; 0 when it has none."""
         with _asking():
             return await generation_of(self._appends, run)
+
+    async def unsettled(self) -> frozenset[str]:
+        """Return the runs whose status tells of no end, or is missing."""
+        with _asking():
+            return await unsettled_runs(self._appends)
 
     def lease(self, controller: str) -> _Lease:
         """Return a controller's lease; nothing is said by this."""

@@ -11,7 +11,7 @@ from runfold.controller.ports import Delivered, Ear, JobDelivery, RunPorts, Unav
 from runfold.events.entry import Entry, decode_entry
 from runfold.events.log import Appended, AppendResult, LogFull, LogUnavailable, Stored
 from runfold.events.memory import FaultKind, MemoryLog, MemoryStore
-from runfold.events.snapshot import TAIL
+from support.memory_kept import MemorySnapshots, unsettled_in
 from support.memory_leases import MemoryLease, MemoryLeases
 
 IDENTITY = "inbox-1"
@@ -314,24 +314,6 @@ class MemoryJobs:
         return sorted([*self.acked, *self.termed])
 
 
-class MemorySnapshots:
-    """A run's snapshots."""
-
-    def __init__(self) -> None:
-        self.kept: dict[str, bytes] = {}
-
-    async def newest(self) -> list[bytes]:
-        """Return what is kept."""
-        await asyncio.sleep(0)
-        numbers = sorted((int(key) for key in self.kept if key.isdecimal()), reverse=True)
-        return [self.kept[key] for key in [TAIL, *map(str, numbers)] if key in self.kept]
-
-    async def put(self, key: str, data: bytes) -> None:
-        """Keep one."""
-        await asyncio.sleep(0)
-        self.kept[key] = data
-
-
 @dataclass
 class MemoryRun:
     """The world of one run. `generation` is that of its log."""
@@ -388,6 +370,11 @@ class MemoryWorld:
         """Return the generation of a run's log."""
         await asyncio.sleep(0)
         return self.of(run).generation if self.of(run).log.log.messages else 0
+
+    async def unsettled(self) -> frozenset[str]:
+        """Return the runs whose status tells of no end."""
+        await asyncio.sleep(0)
+        return unsettled_in(self.runs)
 
     def lease(self, controller: str) -> MemoryLease:
         """Return a controller's lease."""

@@ -76,6 +76,10 @@ class Wire:
         """Return the generation of a run's log."""
         return await self.call("generation", lambda: self._world.generation(run))
 
+    async def unsettled(self) -> frozenset[str]:
+        """Return the runs whose status tells of no end."""
+        return await self.call("unsettled", self._world.unsettled)
+
     def lease(self, controller: str) -> Lease:
         """Return a controller's lease."""
         return _Lease(self, self._world.lease(controller))

@@ -284,3 +284,49 @@ def once(one: MemoryRun) -> None:
     assert fold_all(one.log.entries).reports == 2
     assert (assignment(one).want, status(one).state) == ("gone", "finished")
     heads_acknowledged(one.happened)
+
+
+def test_a_status_that_was_lost_with_its_broker_after_the_end_is_shown_again() -> None:
+    """Statuses are not synced: the last of a run that is over may be gone, and nobody is left to say it again."""
+
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world):
+            one = await taken(world, job())
+            two = await taken(world, job("digits-2"))
+            group = Group(one)
+            await group.trains()
+            running = one.status.data
+            await group.finishes()
+            await shown(one, lambda status: status.state == "finished")
+            await until(lambda: "digits-1" not in world.owners.values)
+            entries = len(one.log.entries)
+            # The broker dies, with the leases and with what it had not written of both.
+            world.leases.forget()
+            one.status.data, two.status.data = running, None
+            await shown(one, lambda status: status.state == "finished")
+            await shown(two, lambda status: status.state == "scheduling")
+            await until(lambda: "digits-1" not in world.owners.values)
+            assert len(one.log.entries) == entries
+            one.status.data = None
+        async with hosting(world, "ctl-1"):
+            await shown(one, lambda status: status.state == "finished")
+            await until(lambda: "digits-1" not in world.owners.values)
+        assert fold_all(chained(one)).epoch == 1
+
+    run(story())
+
+
+def test_a_run_whose_key_was_lost_is_looked_after() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        async with hosting(world) as first:
+            one = await taken(world, job())
+            await first.die()
+        world.owners.values.clear()
+        async with hosting(world, "ctl-1"):
+            await shown(one, lambda status: status.epoch == 2)
+            assert world.owners.values["digits-1"] == "ctl-1"
+            await Group(one).trains()
+
+    run(story())

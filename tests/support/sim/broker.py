@@ -97,7 +97,6 @@ class Broker:
         for run, (data, sequence) in self._unsynced.items():
             status = self.memory.of(run).status
             status.data, status.sequence = data, sequence
-            self._truth.statuses_lost.add(run)
         self._unsynced.clear()
         self.disturb()
 

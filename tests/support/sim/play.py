@@ -15,6 +15,7 @@ from runfold.events.assignment import Assignment
 from runfold.events.status import Status
 from runfold.replay.history import History
 from runfold.replay.source import read_log
+from support.memory_kept import unsettled_in
 from support.sim.archiver import ArchiverSeat
 from support.sim.machines import ControllerSeat, PoolSeat, User
 from support.sim.process import CURRENT, owned_task, simulated_time
@@ -109,12 +110,13 @@ async def _all_over(world: World, user: User, deadline: float) -> None:
 
 
 def _over(world: World, run: str) -> bool:
-    """Whether a run is over: its last assignment says so, and its key is free. Its last status may be lost."""
+    """Whether a run is over: its last assignment and its status say so, and its key is free."""
     if run in world.truth.damaged:
         return True
-    data = world.broker.of(run).assignment.data
+    one = world.broker.of(run)
+    data = one.assignment.data
     gone = data is not None and msgspec.json.decode(data, type=Assignment).want == "gone"
-    return gone and run not in world.broker.owners()
+    return gone and run not in world.broker.owners() and run not in unsettled_in({run: one})
 
 
 class _Heard(logging.Handler):

@@ -18,6 +18,7 @@ from runfold.events.job import Job
 from runfold.events.limits import APPEND_TIMEOUT_S, LEASE_TTL_S
 from runfold.events.log import Appended, AppendResult, LogUnavailable, Stored
 from runfold.events.status import Status
+from support.memory_kept import unsettled_in
 from support.memory_leases import MemoryLease
 from support.memory_ports import InboxReader
 from support.sim.broker import Broker, QueuedJob, done
@@ -65,6 +66,10 @@ class SimPorts:
     async def generation(self, run: str) -> int:
         """Return which generation of a run's log is its log."""
         return await self.ask(lambda: self.broker.of(run).generation)
+
+    async def unsettled(self) -> frozenset[str]:
+        """Return the runs whose status tells of no end."""
+        return await self.ask(lambda: unsettled_in(self.broker.memory.runs))
 
     async def ask(self, act: Callable[[], T], *, timeout_s: float = ASK_TIMEOUT_S, stores: bool = False) -> T:
         """Ask the broker; what is not answered in time is `Unavailable`."""

@@ -62,7 +62,6 @@ class Truth:
     asked: dict[str, set[str]] = field(default_factory=dict)
     """Requests that the inbox holds, by run."""
     inboxes_lost: set[str] = field(default_factory=set)
-    statuses_lost: set[str] = field(default_factory=set)
     damaged: set[str] = field(default_factory=set)
     logs: dict[str, list[bytes]] = field(default_factory=dict)
     stood_s: dict[str, list[float]] = field(default_factory=dict)
