@@ -65,6 +65,8 @@ def assignment(state: RunState, head: Head) -> Assignment:
         layout=group.layout if want == "train" else (),
         rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
         label_selector=group.label_selector or scaling.label_selector,
+        accelerator_type=scaling.accelerator_type,
+        runtime_env=state.job.runtime_env if want in {"place", "train"} else {},
         job=None if want == "stop" and not state.tasks else work(state),
         stop=_stop_order(state) if want == "stop" else None,
     )

@@ -115,6 +115,8 @@ class Assignment(Document, frozen=True, kw_only=True):
     placement_strategy: PlacementStrategy = "PACK"
     excluded_nodes: tuple[str, ...] = ()
     label_selector: dict[str, str] | list[dict[str, str]] | None = None
+    accelerator_type: str | None = None
+    runtime_env: dict[str, Json] = {}
     places: tuple[PlaceWanted, ...] = ()
     kept: bool = False
     layout: tuple[RankLaid, ...] = ()

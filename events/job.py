@@ -38,7 +38,8 @@ class Job(Document, frozen=True, kw_only=True):
     The run's directory is `storage_name` (default: the name if there is one, else the id) within `storage_path`
     (default: in the data directory of the pool); runs that share it continue each other. `storage_options` go to
     fsspec and stand in the log, so put secrets into `secret_env`; `storage_filesystem` is the blob of a pickled one.
-    `datasets` is the blob of pickled data sets.
+    `datasets` is the blob of pickled data sets. `warm_restarts`: ranks of later attempts are forked from a process that
+    has imported what those of the first have. `runtime_env` is what a Ray cluster prepares on each node (see Ray).
     """
 
     v: Literal[1] = 1
@@ -60,7 +61,9 @@ class Job(Document, frozen=True, kw_only=True):
     validation: ValidationSpec | None = None
     hooks: HooksConfig = HooksConfig()
     datasets: str | None = None
+    warm_restarts: bool = True
     pool: str = "local"
+    runtime_env: dict[str, Json] = {}
     env: dict[str, str] = {}
     secret_env: tuple[str, ...] = ()
     working_dir: str | None = None

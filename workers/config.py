@@ -48,3 +48,13 @@ def is_set(name: str) -> bool:
 def value_of(name: str) -> str | None:
     """Return a variable of this process's environment; None when it is not set."""
     return os.environ.get(name)
+
+
+def quiet_ray() -> None:
+    """Have Ray send no usage statistics from a cluster that is started here, unless somebody has asked for them."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+def values_of(names: Iterable[str]) -> dict[str, str]:
+    """Return these variables of this process's environment, as far as they are set."""
+    return {name: os.environ[name] for name in names if name in os.environ}

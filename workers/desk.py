@@ -198,7 +198,7 @@ class Desk:
             self.notice(nodes, notice.within_s, notice.reason)
 
     def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> Watched:
-        site = self._site
+        site, job = self._site, self.assignment.job
         spec = RunnerSpec(
             url=site.url,
             namespace=site.namespace,
@@ -215,6 +215,9 @@ class Desk:
             resources=demand.resources,
             places_dir=site.places_dir,
             adopt=site.adopt,
+            adopt_within_s=job.timeouts.adopt_within_s if site.adopt and job is not None else 0.0,
+            secret_env=job.secret_env if job is not None else (),
+            runtime_env=self.assignment.runtime_env,
         )
         return self._start_runner(spec, self._on_change)
 

@@ -270,7 +270,7 @@ class RankGroup:
     def _order(self, assignment: Assignment, job: Work, laid: RankLaid) -> Order:
         start = self._start_of(assignment, job, laid)
         is_blob = job.entrypoint.startswith(BLOB_ENTRY)
-        missing = missing_names(job.secret_env)
+        missing = missing_names(name for name in job.secret_env if name not in self._spec.env)
         obstacle = (
             f"secret_env names {', '.join(missing)}, not set where the supervisor of pool {self._spec.pool} runs: "
             "set it there and start the supervisor again, or take the name out of the job"
@@ -314,7 +314,7 @@ class RankGroup:
             node_rank=laid.node_rank,
             entrypoint=job.entrypoint,
             config=job.config,
-            env={**job.env, **{name: str(value) for name, value in given.items()}},
+            env={**self._spec.env, **job.env, **{name: str(value) for name, value in given.items()}},
             working_dir=str(Path(self._spec.base_dir) / (job.working_dir or ".")),
             collective_timeout_s=job.timeouts.collective_timeout_s,
             node=self._spec.node,

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
-from runfold.events.nats.connection import connect
+from runfold.events.nats.connection import Connection, connect
 from runfold.events.nats.names import Names, Role
 from runfold.workers.hatchery import Hatchery, launch_zygote
 from runfold.workers.pools.machine import MachinePool
+from runfold.workers.pools.pool import Pool
+from runfold.workers.pools.ray import RayConfig
 from runfold.workers.spawner import Spawner
 from runfold.workers.supervisor import Supervisor, SupervisorConfig
 
@@ -41,33 +43,61 @@ async def serve_supervisor(
     Raises:
         BrokerUnreachable: no broker answered.
         SpawnError: the zygote could not be started.
+        RayError: the Ray cluster cannot be used.
     """
     stop, orphaned, reclaimed = stop or asyncio.Event(), orphaned or asyncio.Event(), asyncio.Event()
+    with _heard_signals({signal.SIGINT: stop, signal.SIGTERM: reclaimed}):
+        opened = _ray_pool(config, zygote) if config.ray is not None else _machine_pool(config, zygote)
+        async with opened as (pool, connection):
+            ready()
+            await Supervisor(config, connection, pool).serve(stop, orphaned, reclaimed)
+
+
+@asynccontextmanager
+async def _machine_pool(config: SupervisorConfig, zygote: Spawner | None) -> AsyncGenerator[tuple[Pool, Connection]]:
     hatchery = Hatchery(zygote if zygote is not None else launch_zygote())
     try:
-        with _heard_signals({signal.SIGINT: stop, signal.SIGTERM: reclaimed}):
-            warming = asyncio.ensure_future(hatchery.warm())
-            try:
-                connection = await connect(
-                    config.url,
-                    role=Role.WORKER,
-                    name=f"supervisor {config.pool}",
-                    names=Names(config.namespace),
-                    connect_timeout_s=CONNECT_TIMEOUT_S,
-                )
-            finally:
-                await asyncio.wait([warming])
-            try:
-                warming.result()
-                _LOG.info("the supervisor of pool %s has %d slots on %s", config.pool, config.slots, config.node)
-                ready()
-                nodes = {config.node: config.slots, **config.more_nodes}
-                pool = MachinePool(nodes, hatchery, config.pool, config.places_dir, config.labels)
-                await Supervisor(config, connection, pool).serve(stop, orphaned, reclaimed)
-            finally:
-                await connection.close()
+        warming = asyncio.ensure_future(hatchery.warm())
+        try:
+            connection = await _connected(config)
+        finally:
+            await asyncio.wait([warming])
+        try:
+            warming.result()
+            _LOG.info("the supervisor of pool %s has %d slots on %s", config.pool, config.slots, config.node)
+            nodes = {config.node: config.slots, **config.more_nodes}
+            yield MachinePool(nodes, hatchery, config.pool, config.places_dir, config.labels), connection
+        finally:
+            await connection.close()
     finally:
         await hatchery.close()
+
+
+@asynccontextmanager
+async def _ray_pool(config: SupervisorConfig, zygote: Spawner | None) -> AsyncGenerator[tuple[Pool, Connection]]:
+    # Here alone, so that who has another pool loads none of it.
+    from runfold.workers.pools.ray.pool import open_ray_pool
+
+    if zygote is not None:
+        await zygote.close()  # every node has its own
+    where = config.ray or RayConfig()
+    async with open_ray_pool(where, url=config.url, namespace=config.namespace, pool=config.pool) as pool:
+        connection = await _connected(config)
+        try:
+            _LOG.info("the supervisor of pool %s is on a Ray cluster with %s", config.pool, pool.book.nodes)
+            yield pool, connection
+        finally:
+            await connection.close()
+
+
+async def _connected(config: SupervisorConfig) -> Connection:
+    return await connect(
+        config.url,
+        role=Role.WORKER,
+        name=f"supervisor {config.pool}",
+        names=Names(config.namespace),
+        connect_timeout_s=CONNECT_TIMEOUT_S,
+    )
 
 
 @contextmanager

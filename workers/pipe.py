@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from runfold.events.base import Json
 from runfold.workers.errors import LinkError
 from runfold.workers.frames import frame, read_frame
 
@@ -29,7 +30,10 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     `storage_path` keep their checkpoints; `addr` where others reach it.
 
     `places_dir` is where its place's file stands, which says that it holds `slots` with `resources` each. `adopt`: it
-    waits for an heir when its supervisor dies.
+    waits for an heir, for `adopt_within_s`, when its supervisor dies.
+
+    On machines other than the supervisor's: `env` is given to its ranks, and holds the values of `secret_env`;
+    `runtime_env` is what is prepared there.
     """
 
     url: str
@@ -47,6 +51,10 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     resources: dict[str, float] = {}
     places_dir: str | None = None
     adopt: bool = False
+    adopt_within_s: float = 0.0
+    secret_env: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    runtime_env: dict[str, Json] = {}
 
 
 class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

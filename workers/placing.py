@@ -215,6 +215,7 @@ def demand_of(assignment: Assignment) -> Demand:
         strategy=assignment.placement_strategy,
         excluded=assignment.excluded_nodes,
         selectors=_selectors(assignment.label_selector),
+        accelerator_type=assignment.accelerator_type,
     )
 
 

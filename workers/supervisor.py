@@ -37,6 +37,7 @@ from runfold.workers.placing import (
 )
 from runfold.workers.pools.local import Demand
 from runfold.workers.pools.pool import Pool
+from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pulse import BEAT_EVERY_S, say
 
 STOP_GRACE_S: Final = 5.0
@@ -68,6 +69,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, dict[str, str]] = {}
     places_dir: str | None = None
     adopt: bool = False
+    ray: RayConfig | None = None
 
 
 class Supervisor:

@@ -85,6 +85,7 @@ def _supervisor() -> int:
         labels=plan.labels,
         places_dir=str(Path(plan.data_dir) / PLACES_FOLDER / plan.pool),
         adopt=not plan.once,
+        ray=plan.ray,
     )
     return asyncio.run(
         _until_told(lambda told: serve_supervisor(config, zygote=zygote, stop=told.stop, orphaned=told.orphaned))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runfold.early import Early
+    from runfold.workers.pools.ray import RayConfig
 
 BROKER_POLL_S: Final = 0.1
 HEALTH_EVERY_S: Final = 2.0
@@ -45,7 +46,7 @@ class Plan:
 
     `storage_dir` is where runs that name no storage keep their checkpoints; by default among the other files. With a
     `nodes_count` the machine shows so many nodes with `slots` each, as if each were a machine of its own. `labels` are
-    those of nodes, by which jobs choose.
+    those of nodes, by which jobs choose. `ray`: the pool is not this machine's, but a Ray cluster's.
     """
 
     data_dir: Path
@@ -58,6 +59,7 @@ class Plan:
     storage_dir: Path | None = None
     nodes_count: int = 1
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
+    ray: RayConfig | None = None
 
     @property
     def nodes(self) -> list[str]:
@@ -214,6 +216,7 @@ class Service:
                 more_nodes=dict.fromkeys(others, self._plan.slots),
                 labels=self._plan.labels,
                 once=self._plan.once,
+                ray=self._plan.ray,
                 storage_dir=str(self._plan.storage_dir or self._plan.data_dir / STORAGE_FOLDER),
             )
         )

@@ -6,6 +6,8 @@ from typing import Final
 
 import msgspec
 
+from runfold.workers.pools.ray import RayConfig
+
 STOP_WORD: Final = b"stop\n"
 """Ends it in order. An end of the input without it means that the parent has died."""
 
@@ -23,7 +25,7 @@ class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     """For the supervisor: its user's address, the namespace, the data directory, and its pool.
 
     `more_nodes` are further nodes of this machine with their slots, `labels` those of nodes. `once`: there will be no
-    other supervisor after it.
+    other supervisor after it. `ray`: its pool is a Ray cluster's, and the nodes are those that are there.
     """
 
     url: str
@@ -36,3 +38,4 @@ class SupervisorPlan(msgspec.Struct, frozen=True, kw_only=True):
     more_nodes: dict[str, int] = {}
     labels: dict[str, dict[str, str]] = {}
     once: bool = False
+    ray: RayConfig | None = None

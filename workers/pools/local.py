@@ -21,6 +21,7 @@ class Demand(Value, frozen=True, kw_only=True):
     """What a run's group needs: so many ranks, each with these resources.
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
+    `accelerator_type` is one that a cluster knows of its nodes.
     """
 
     run: str
@@ -32,6 +33,7 @@ class Demand(Value, frozen=True, kw_only=True):
     strategy: PlacementStrategy = "PACK"
     excluded: tuple[str, ...] = ()
     selectors: tuple[dict[str, str], ...] = ()
+    accelerator_type: str | None = None
 
     @property
     def order(self) -> tuple[int, str, str]:

@@ -17,8 +17,12 @@ from runfold.events.subjects import is_token
 from runfold.locate import find
 from runfold.service import Plan, Service
 from runfold.up import serve
+from runfold.workers.pools.ray import RayConfig
 
 CONTROLLERS_MAX_COUNT: Final = 16
+RAY: Final = "ray"
+RAY_CPUS: Final = 2
+"""Of a cluster that is started here."""
 RESERVED: Final = "runfold."
 """How the labels begin that every node has: its name, and that of its machine."""
 
@@ -32,7 +36,18 @@ NodeOption = Annotated[str, typer.Option("--node", metavar="NAME", help="What th
 ControllersOption = Annotated[
     int, typer.Option("--controllers", metavar="N", help="How many controllers share the runs.", show_default=True)
 ]
-PoolOption = Annotated[str, typer.Option("--pool", metavar="NAME", help="The pool of this machine.")]
+PoolOption = Annotated[
+    str, typer.Option("--pool", metavar="NAME", help="The pool of this machine; 'ray' for that of a Ray cluster.")
+]
+RayOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address",
+        metavar="ADDRESS",
+        help="The Ray cluster whose nodes are the pool: 'auto', or host:port; default: a small one of its own.",
+        show_default=False,
+    ),
+]
 LabelOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -50,6 +65,7 @@ def command(
     pool: PoolOption = "local",
     nodes: NodesOption = 1,
     label: LabelOption = None,
+    ray_address: RayOption = None,
     controllers: ControllersOption = 1,
     output: OutputOption = "text",
     data: DataOption = None,
@@ -73,6 +89,7 @@ def command(
         pool=pool,
         controllers_count=controllers,
         nodes_count=nodes,
+        ray=_ray(pool, ray_address, slots),
     )
     plan = replace(plan, labels=_labels(label or [], plan.nodes))
 
@@ -87,6 +104,13 @@ def command(
         )
 
     asyncio.run(serve(plan, say, ready))
+
+
+def _ray(pool: str, address: str | None, slots: int | None) -> RayConfig | None:
+    """Return which Ray cluster the pool is, if it is one: a pool called `ray`, or one with a cluster's address."""
+    if pool != RAY and address is None:
+        return None
+    return RayConfig(address=address, cpus_count=slots or RAY_CPUS)
 
 
 def _labels(given: list[str], nodes: list[str]) -> dict[str, dict[str, str]]:
@@ -118,5 +142,8 @@ def _check_names(node: str, pool: str) -> None:
 
 def slots_words(plan: Plan) -> str:
     """Return what a plan's machine offers, in words."""
+    if plan.ray is not None:
+        cluster = f"Ray cluster at {plan.ray.address}" if plan.ray.address else "Ray cluster of its own"
+        return f"pool {plan.pool}: the {cluster}"
     nodes = plan.nodes
     return f"{plan.slots} slots" if len(nodes) == 1 else f"{plan.slots} slots on each of {', '.join(nodes)}"

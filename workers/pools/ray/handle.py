@@ -1,0 +1,158 @@
+"""A runner on a Ray cluster as its supervisor watches it: started in an actor, or found again by the actor's name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from runfold.workers.hatchery import STOP_MARGIN_S
+from runfold.workers.places import Place
+from runfold.workers.placing import RunnerHere
+from runfold.workers.pools.ray.actor import HEED_EVERY_S, Ended
+from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray, RayError
+
+AGAIN_S: Final = 0.5
+KILL_MARGIN_S: Final = STOP_MARGIN_S + 4.0
+"""The actor kills a runner that does not stop; this much later the actor itself is killed."""
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class RayRunner:
+    """A runner by its actor, which `reach` returns once there is one."""
+
+    def __init__(
+        self,
+        ray: Ray,
+        node: str,
+        reach: Callable[[], Awaitable[Actor]],
+        adopt_within_s: float,
+        on_end: Callable[[], None],
+        place: Place | None = None,
+    ) -> None:
+        self.node = node
+        self.told = 0
+        self._ray = ray
+        self._reach = reach
+        self._adopt_within_s = adopt_within_s
+        self._on_end = on_end
+        self._place = place
+        self._actor: Actor | None = None
+        self._reached = asyncio.Event()
+        self._ended: Ended | None = None
+        self._ended_s: float | None = None
+        self._stop: tuple[str, float] | None = None
+        self._kill_at: float | None = None
+        self._stopping: asyncio.Task[None] | None = None
+        self._heeding: asyncio.Task[None] | None = None
+        self._task = asyncio.create_task(self._live(), name=f"runner on {node}")
+
+    @property
+    def place(self) -> Place:
+        """Who it is: only of one that was found."""
+        if self._place is None:
+            raise RayError(f"the runner on {self.node} was started here, and not found")
+        return self._place
+
+    @property
+    def here(self) -> RunnerHere:
+        """What the planner needs to know."""
+        ended = self._ended or Ended()
+        return RunnerHere(
+            node=self.node,
+            ended_s=self._ended_s,
+            code=ended.code,
+            signal=ended.signal,
+            reason=ended.reason,
+            told=self.told,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        """Its process on its node: known of one that was found."""
+        return self._place.pid if self._place is not None else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether it lives, or is being started."""
+        return self._ended_s is None
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        """Tell it to stop; one that does not within `grace_s` and a margin is killed, with its actor."""
+        kill_at = time.monotonic() + grace_s + KILL_MARGIN_S
+        if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
+            return
+        self._kill_at, self._stop = kill_at, (reason, grace_s)
+        if self._stopping is not None:
+            self._stopping.cancel()
+        self._stopping = asyncio.create_task(self._end(reason, grace_s, kill_at), name="runner stop")
+
+    async def wait(self) -> None:
+        """Wait until it has ended."""
+        await asyncio.shield(self._task)
+
+    async def let_go(self) -> None:
+        """Leave it to the next supervisor: it goes on."""
+        for task in (self._task, self._stopping, self._heeding):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+
+    async def _live(self) -> None:
+        ended = Ended(reason="nobody could see how it ended")
+        try:
+            self._actor = await self._reach()
+            self._reached.set()
+            self._heeding = asyncio.create_task(self._heed(self._actor), name=f"heed {self.node}")
+            if self._stop is not None:
+                with contextlib.suppress(ActorUnreachable):
+                    await self._actor.call("stop", *self._stop)
+            ended = await self._end_of(self._actor)
+        except (ActorLost, ActorUnreachable, RayError) as error:
+            ended = Ended(reason=f"its actor is gone: {error}")
+        finally:
+            self._ended, self._ended_s = ended, time.monotonic()
+            for task in (self._stopping, self._heeding):
+                if task is not None:
+                    task.cancel()
+            self._on_end()
+        if self._actor is not None:
+            await self._ray.kill(self._actor)
+
+    async def _end_of(self, actor: Actor) -> Ended:
+        """Wait for the runner's end. Whether an actor that cannot be reached lives is for the cluster to say."""
+        while True:
+            try:
+                answer = await actor.call("ended")
+            except ActorUnreachable:
+                await asyncio.sleep(AGAIN_S)
+                continue
+            if isinstance(answer, bytes):
+                return msgspec.msgpack.decode(answer, type=Ended)
+            return Ended(reason=f"its actor answered {answer!r}")
+
+    async def _heed(self, actor: Actor) -> None:
+        """Tell the actor that it has a supervisor, for as long as it lives."""
+        while True:
+            with contextlib.suppress(ActorUnreachable, ActorLost):
+                await actor.call("heed", self._adopt_within_s)
+            await asyncio.sleep(HEED_EVERY_S)
+
+    async def _end(self, reason: str, grace_s: float, kill_at: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(asyncio.get_running_loop().time() + kill_at - time.monotonic()):
+                await self._reached.wait()
+        if self._actor is None:
+            _LOG.warning("the actor on %s could not be started in time; its placement is given back", self.node)
+            self._task.cancel()
+            return
+        with contextlib.suppress(ActorUnreachable, ActorLost):
+            await self._actor.call("stop", reason, grace_s)
+        await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
+        _LOG.warning("the runner on %s did not end in time and is killed, with its actor", self.node)
+        await self._ray.kill(self._actor)

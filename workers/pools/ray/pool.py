@@ -1,0 +1,213 @@
+"""The pool of a Ray cluster: placement groups as places, an actor on each node that starts and watches the runner.
+
+Actors and placement groups are detached: they outlive this process, and the next supervisor finds them by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+import msgspec
+
+from runfold.events.base import Value
+from runfold.workers.config import values_of
+from runfold.workers.pipe import RunnerSpec
+from runfold.workers.places import Place
+from runfold.workers.pools.pool import Left, Notice, Watched
+from runfold.workers.pools.ray import RayConfig
+from runfold.workers.pools.ray.actor import Attendant, Standing, gpus_here
+from runfold.workers.pools.ray.book import RayBook, Reserved
+from runfold.workers.pools.ray.handle import RayRunner
+from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray
+
+LOOK_EVERY_S: Final = 0.5
+"""How often the cluster is asked which nodes it has, and which of them will go: Ray tells nobody by itself."""
+FIND_TIMEOUT_S: Final = 10.0
+_LOG: Final = logging.getLogger("runfold.workers")
+
+
+class Found(Value, frozen=True, kw_only=True):
+    """A runner that an earlier supervisor has left: its actor's name, who it is, its placement group."""
+
+    actor: str
+    standing: Standing
+
+
+@asynccontextmanager
+async def open_ray_pool(config: RayConfig, *, url: str, namespace: str, pool: str) -> AsyncGenerator[RayPool]:
+    """Connect to a cluster for as long as the block lasts; `RayError` when that cannot be.
+
+    What stands there of this pool is known by the namespace and a digest of the broker's address with its password:
+    another service on the same cluster is another pool.
+    """
+    identity = hashlib.sha256(f"{namespace}\0{pool}\0{url}".encode()).hexdigest()[:12]
+    ray = await Ray.connect(address=config.address, namespace=f"runfold-{identity}", cpus_count=config.cpus_count)
+    try:
+        made = RayPool(ray, f"runfold-{namespace}-", f"-{identity}")
+        await made.look_around()
+        yield made
+        await made.book.close()
+    finally:
+        await ray.close()
+
+
+class RayPool:
+    """See `pools/pool.py`. Made by `open_ray_pool`."""
+
+    def __init__(self, ray: Ray, prefix: str, suffix: str) -> None:
+        self.book = RayBook(ray, prefix, suffix)
+        self.settled_s = 0.0
+        self._ray = ray
+        self._prefix, self._suffix = prefix, suffix
+        self._on_change: Callable[[], None] = lambda: None
+        self._found: list[Found] = []
+        self._notices: list[Notice] = []
+        self._leaving: dict[str, float | None] = {}
+
+    def attend(self, on_change: Callable[[], None]) -> None:
+        """Say whenever something is to be looked at."""
+        self._on_change = self.book.on_change = on_change
+
+    async def serve(self) -> None:
+        """Reserve for the first of the queue, and watch the cluster."""
+        tasks = {
+            asyncio.create_task(self.book.reserve(), name="reserve"),
+            asyncio.create_task(self._watch(), name="watch the cluster"),
+        }
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- runners
+
+    def start(self, spec: RunnerSpec, on_end: Callable[[], None]) -> Watched:
+        """Start a runner on a node where its run has bundles."""
+        return RayRunner(self._ray, spec.node, lambda: self._started(spec), spec.adopt_within_s, on_end)
+
+    async def _started(self, spec: RunnerSpec) -> Actor:
+        reserved, node = self.book.reserved.get(spec.run), self.book.node(spec.node)
+        if reserved is None or node is None:
+            raise ActorLost(f"{spec.run} holds no place on {spec.node} any more")
+        bundles = reserved.on(node.id)
+        gpus = spec.resources.get("GPU", 0.0)
+        name = f"{self._prefix}{spec.run}-{spec.attempt}-{spec.node}{self._suffix}"
+        actor, visible = await asyncio.gather(
+            self._ray.create_actor(Attendant, name, reserved.group, bundles[0], spec.runtime_env),
+            self._gpus(reserved, bundles, gpus),
+        )
+        told = msgspec.structs.replace(
+            spec,
+            addr=node.addr,
+            places_dir=None,
+            adopt=False,
+            env={**values_of(spec.secret_env), **visible},
+            runtime_env={},
+        )
+        own_dir = "working_dir" in spec.runtime_env
+        try:
+            await actor.call("start", msgspec.msgpack.encode(told), own_dir)
+        except ActorUnreachable as error:
+            # It may have heard or not: a second call could start a second runner.
+            await self._ray.kill(actor)
+            raise ActorLost(str(error)) from None
+        return actor
+
+    async def _gpus(self, reserved: Reserved, bundles: list[int], gpus: float) -> dict[str, str]:
+        """Return the variable by which all ranks of a node see all GPUs of their group there."""
+        if gpus <= 0:
+            return {}
+        asked = [self._ray.accelerators(gpus_here, reserved.group, bundle, gpus) for bundle in bundles]
+        seen = {one for ids in await asyncio.gather(*asked) for one in ids}
+        return {"CUDA_VISIBLE_DEVICES": ",".join(sorted(seen, key=lambda one: (not one.isdigit(), len(one), one)))}
+
+    # --- what an earlier supervisor has left
+
+    async def look_around(self) -> None:
+        """See the cluster for the first time: what it has, and what stands there of this pool."""
+        await self._see()
+        names = [name for name in await self._ray.actors() if name.endswith(self._suffix)]
+        found = [one for one in await asyncio.gather(*map(self._standing, names)) if one is not None]
+        groups = {group.id: group for group in await self._ray.groups(self._suffix)}
+        self._found = [one for one in found if one.standing.group in groups]
+        for one in self._found:
+            group = groups[one.standing.group]
+            if one.standing.place.run not in self.book.reserved:
+                bundles = [node or "" for node in await self._ray.bundles(group)]
+                self.book.reserved[one.standing.place.run] = Reserved(group, bundles)
+        held = {reserved.group.id for reserved in self.book.reserved.values()}
+        for group in groups.values():
+            if group.id not in held:
+                _LOG.warning("the placement group %s of an earlier supervisor is given back", group.name)
+                self.book.remove(group)
+        self.settled_s = time.monotonic()
+
+    async def _standing(self, name: str) -> Found | None:
+        actor = await self._ray.actor(name)
+        if actor is None:
+            return None
+        try:
+            async with asyncio.timeout(FIND_TIMEOUT_S):
+                said = await actor.call("standing")
+        except (ActorLost, ActorUnreachable, TimeoutError) as error:
+            _LOG.warning("the actor %s of an earlier supervisor does not say who it is, and is ended: %s", name, error)
+            said = b""
+        if not isinstance(said, bytes) or not said:
+            await self._ray.kill(actor)
+            return None
+        return Found(actor=name, standing=msgspec.msgpack.decode(said, type=Standing))
+
+    def find(self, knows: Callable[[Place], bool], on_end: Callable[[], None]) -> list[Left]:
+        """Return the runners that were found when this pool was opened."""
+        found, self._found = self._found, []
+        return [self._adopted(one, on_end) for one in found if not knows(one.standing.place)]
+
+    def _adopted(self, found: Found, on_end: Callable[[], None]) -> RayRunner:
+        async def reach() -> Actor:
+            actor = await self._ray.actor(found.actor)
+            if actor is None:
+                raise ActorLost("it ended while there was no supervisor")
+            return actor
+
+        place = found.standing.place
+        return RayRunner(self._ray, place.node, reach, found.standing.adopt_within_s, on_end, place)
+
+    # --- what the cluster does
+
+    def notices(self) -> list[Notice]:
+        """Return what was heard of nodes that go or stay, since the last call."""
+        notices, self._notices = self._notices, []
+        return notices
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            if await self._see():
+                self._on_change()
+
+    async def _see(self) -> bool:
+        """Look at the cluster once; whether anything is news."""
+        nodes, leaving, free = await self._ray.nodes(), await self._ray.draining(), await self._ray.free_cpus()
+        before = (self.book.nodes, self.book.free)
+        self.book.see(nodes, free)
+        names = {node.id: node.name for node in nodes if node.alive}
+        now = {names[number]: by for number, by in leaving.items() if number in names}
+        for node, by in now.items():
+            if node not in self._leaving or self._leaving[node] != by:
+                within_s = None if by is None else max(0.0, by - time.time())
+                self._notices.append(Notice(nodes=(node,), within_s=within_s, reason=f"Ray drains the node {node}"))
+        for node in self._leaving:
+            if node not in now and node in self.book.nodes:
+                self._notices.append(Notice(nodes=(node,), cancelled=True))
+        self._leaving = now
+        return bool(self._notices) or before != (self.book.nodes, self.book.free)
