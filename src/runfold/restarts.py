@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
-from runfold.errors import ServiceError
+from runfold.controller.safe import first_of, root_of, shown_error
+from runfold.errors import RunfoldError, ServiceError
+from runfold.events.nats.errors import BrokerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
 WAIT_MIN_S: Final = 0.05
 WAIT_MAX_S: Final = 10.0
@@ -51,3 +54,26 @@ class Restarts:
         first, _, details = what.partition("\n")
         when = f" in {wait_s:g} s" if wait_s >= 1 else ""
         self._say(f"{first}; starting it again{when}" + (f"\n{details}" if details else ""))
+
+
+async def kept_up(what: str, work: Callable[[], Coroutine[None, None, None]], say: Callable[[str], None]) -> None:
+    """Do some work until cancelled: begun anew after a wait, by whatever it ends, which is said and harms nobody."""
+    loop = asyncio.get_running_loop()
+    backoff, restarts = Backoff(loop.time()), Restarts(say, gives_up=False)
+    while True:
+        doing = asyncio.ensure_future(work())
+        try:
+            await asyncio.wait([doing])
+        finally:
+            doing.cancel()
+            await asyncio.gather(doing, return_exceptions=True)
+        wait_s = backoff.ended(loop.time())
+        restarts.ended(f"{what} ended unexpectedly{_why(doing.exception())}", loop.time(), wait_s)
+        await asyncio.sleep(wait_s)
+
+
+def _why(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    expected = isinstance(first_of(error), RunfoldError | BrokerError | OSError)
+    return f": {root_of(error)}" if expected else f": {root_of(error)}\n{shown_error(error)}"

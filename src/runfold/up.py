@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from runfold.archiving import Archiver
 from runfold.client import open_client
 from runfold.interrupts import interrupts
+from runfold.restarts import kept_up
 from runfold.service import Plan, Service
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ async def _until_told(service: Service, told: asyncio.Event, plan: Plan, say: Ca
     tasks = [
         asyncio.ensure_future(_told(told)),
         asyncio.ensure_future(service.tend()),
-        asyncio.ensure_future(_archive(service, plan, say)),
+        asyncio.ensure_future(kept_up("the archiver", lambda: _archive(service, plan, say), say)),
     ]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
