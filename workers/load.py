@@ -57,7 +57,7 @@ def load_entrypoint(text: str, working_dir: Path, blob: bytes | None = None) -> 
 
     Raises `LoadError` when there is none, and whatever the user's module raises while it is imported.
     """
-    return _checked(text, *load_object(text, working_dir, blob))
+    return checked(text, *load_object(text, working_dir, blob))
 
 
 def load_object(text: str, working_dir: Path, blob: bytes | None = None) -> tuple[object, str | None]:
@@ -166,7 +166,8 @@ def _file_digest(module: ModuleType) -> str | None:
         return None
 
 
-def _checked(text: str, function: object, digest: str | None) -> Entrypoint:
+def checked(text: str, function: object, digest: str | None = None) -> Entrypoint:
+    """Return an object as a training function; raise `LoadError` when it cannot be one. `text` names it."""
     if not callable(function):
         raise LoadError(f"entry point {text!r} is {type(function).__name__!r} and cannot be called")
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):

@@ -11,7 +11,7 @@ from runfold.events.values import unpack
 from runfold.local_storage import LocalCheckpoints
 from runfold.result import Result
 from runfold.workers.link import Collect, Collected, Go, Inquire, Listed, Report, Start
-from runfold.workers.load import load_entrypoint
+from runfold.workers.load import checked, load_entrypoint
 from runfold.workers.session import Session, activate
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ def run_locally(
     datasets: bytes | None = None,
 ) -> Result:
     """Call the training function here, and return its result; what it raises is raised as it is."""
-    called = load_entrypoint(job.entrypoint, Path.cwd()).function if isinstance(function, str) else function
+    named = isinstance(function, str)
+    entrypoint = load_entrypoint(job.entrypoint, Path.cwd()) if named else checked(str(job.name), function)
     checkpoints = LocalCheckpoints(job, storage_dir, filesystem)
     link = LocalLink(checkpoints)
     start = Start(
@@ -84,7 +85,7 @@ def run_locally(
     activate(session)
     try:
         config = {name: unpack(value) for name, value in job.config.items()}
-        returned = called(config) if _takes_config(called) else called()
+        returned = entrypoint.function(*[config] if entrypoint.takes_config else [])
         session.finish()
     finally:
         activate(None)
@@ -100,10 +101,3 @@ def run_locally(
         path=checkpoints.storage.root,
         checkpoint=checkpoints.latest,
     )
-
-
-def _takes_config(function: Callable[..., object]) -> bool:
-    import inspect
-
-    parameters = inspect.signature(function).parameters.values()
-    return any(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)

@@ -14,13 +14,13 @@ from runfold.pickling import pickle_object
 from runfold.workers.callbacks import Callback, gates_of, in_ranks
 from runfold.workers.data import DataConfig
 from runfold.workers.given import packed_arguments
+from runfold.workers.load import BLOB_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from runfold.validation import ValidationConfig
 
-BLOB_PREFIX: Final = "blob:sha256:"
 DATASETS_MAX_BYTES: Final = 128 * 1024 * 1024
 
 

@@ -20,7 +20,7 @@ from runfold.events.entry import Entry, Head, NotAnEntry, decode_entry, encode_e
 from runfold.events.fold import fold_all
 from runfold.events.log import Appended
 from runfold.events.nats.api import Api
-from runfold.events.nats.cells import Written, assignment_cells, owner_cells, status_cells
+from runfold.events.nats.cells import assignment_cells, owner_cells, status_cells
 from runfold.events.nats.generations import generations, open_log
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.publish import EXPECTED_SUBJECT_SEQUENCE, Acked, publish_acked
@@ -200,6 +200,5 @@ async def _offer(admin: Connection, run: str) -> None:
     owners = owner_cells(admin)
     cell = await owners.get(run)
     if cell is None or cell.data is None:
-        outcome = await owners.put(run, BY.encode(), expected=0 if cell is None else cell.sequence)
-        if not isinstance(outcome, Written):
-            return  # somebody has it already
+        # A clash is as good: then a controller has it already.
+        await owners.put(run, BY.encode(), expected=0 if cell is None else cell.sequence)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from runfold.errors import NotFoundError, UsageError
+from runfold.events.edges import state_name
 from runfold.events.fold import fold_all
 from runfold.events.transitions import RunAccepted
 from runfold.ids import new_run_id
@@ -14,14 +15,13 @@ from runfold.jobs import changed
 from runfold.replay.manifest import BLOBS
 from runfold.replay.store import open_store
 from runfold.sources import open_history
+from runfold.workers.load import BLOB_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from runfold.events.job import Job
     from runfold.locate import Where
-
-BLOB_PREFIX = "blob:sha256:"
 
 
 async def resumed_job(where: Where, run: str, settings: Iterable[str] = ()) -> Job:
@@ -34,7 +34,7 @@ async def resumed_job(where: Where, run: str, settings: Iterable[str] = ()) -> J
     history = await open_history(where, run)
     state = fold_all(history.entries)
     if not state.terminal:
-        raise UsageError(f"{run} is not over: it is {type(state.phase).__name__.lower()}. Nothing was started")
+        raise UsageError(f"{run} is not over: it is {state_name(state.phase)}. Nothing was started")
     accepted = next((item for item in history.entries[0].transitions if isinstance(item, RunAccepted)), None)
     if accepted is None:
         raise NotFoundError(f"the log of {run} does not say which job it was")

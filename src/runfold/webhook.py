@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -65,6 +66,8 @@ class Webhook(Callback):
             raise UsageError(f"webhook: needs a URL that begins with http:// or https://, not {url!r}")
         secret = secret if secret is not None else settings.webhook_secret
         self._url = url
+        # Who knows the whole of it may post there: some services keep their secret in its path.
+        self._shown = f"the webhook at {urlsplit(url).hostname or '?'}"
         self._secret = secret.encode() if isinstance(secret, str) else secret
         self._events = frozenset(events)
         self._timeout_s = timeout_s
@@ -95,7 +98,7 @@ class Webhook(Callback):
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code != _TOO_MANY and error.code < _SERVER_ERROR:
-                    raise WebhookError(f"{self._url} refused {key}: {error.code} {error.reason}") from None
+                    raise WebhookError(f"{self._shown} refused {key}: {error.code} {error.reason}") from None
                 why = f"{error.code} {error.reason}"
             except OSError as error:
                 why = str(error)
@@ -103,7 +106,7 @@ class Webhook(Callback):
                 return
             if tried < self._retries_max:
                 time.sleep(min(self._retry_first_s * 2**tried, RETRY_AT_MOST_S))
-        raise WebhookError(f"{self._url} did not take {key}, tried {self._retries_max + 1} times: {why}")
+        raise WebhookError(f"{self._shown} did not take {key}, tried {self._retries_max + 1} times: {why}")
 
     def _post(self, body: bytes, key: str) -> None:
         headers = {"Content-Type": "application/json", "User-Agent": "runfold", KEY_HEADER: key}

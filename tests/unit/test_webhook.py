@@ -105,8 +105,10 @@ def test_what_is_never_taken_raises_after_all_tries_and_what_is_refused_at_once(
     with receiving(400) as refusing, pytest.raises(WebhookError, match="refused digits/7/1: 400"):
         hook(refusing).on_event(happening())
     assert len(refusing.keys) == 1
-    with pytest.raises(WebhookError, match="tried 3 times"):
+    with pytest.raises(WebhookError, match="tried 3 times") as unheard:
         hook(refusing).on_event(happening())  # nobody listens there any more
+    assert "127.0.0.1" in str(unheard.value)
+    assert "/hook" not in str(unheard.value), "its path may be a secret"
 
 
 def test_it_can_be_made_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
