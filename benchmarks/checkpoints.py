@@ -1,6 +1,5 @@
 """The figures of checkpoints: what a report with one costs, how soon it counts, and many of them one after another."""
 
-import asyncio
 import hashlib
 import os
 import statistics
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-from measures import FUNCTIONS, Bench
+from measures import FUNCTIONS, Bench, within
 
 from runfold.events.config import CheckpointConfig, ScalingConfig
 from runfold.events.entry import decode_entry
@@ -65,7 +64,7 @@ async def save(
     async with started.client.following(names.log, [names.subjects.log(str(wanted.id))], seen.append):
         async with follow_run(started.client, str(wanted.id)) as following:
             await started.client.submit(wanted)
-            state = await asyncio.wait_for(following.wait_ended(), MANY_TIMEOUT_S)
+            state = await within(MANY_TIMEOUT_S, following.wait_ended())
     whole_s = time.monotonic() - began
     offset = time.time() - time.monotonic()
     done: dict[int, list[float]] = {}

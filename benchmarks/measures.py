@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +36,7 @@ RUNFOLD = Path(sys.executable).with_name("runfold")
 RUN_TIMEOUT_S = 120.0
 FACTS_COUNT = 200
 BENCH_POOL = "bench"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,13 @@ async def run(
     wanted = job(function, folder, workers=workers, failures=failures)
     await client.submit(wanted)
     async with follow_run(client, str(wanted.id)) as following:
-        return await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+        return await within(RUN_TIMEOUT_S, following.wait_ended())
+
+
+async def within(patience_s: float, awaited: Awaitable[T]) -> T:
+    """Return what is awaited; TimeoutError when it does not come in time."""
+    async with asyncio.timeout(patience_s):
+        return await awaited
 
 
 def noted(folder: Path, what: str, attempt: int) -> list[float]:
@@ -103,7 +111,7 @@ async def submit_to_user_code(started: Bench) -> float:
         async with follow_run(started.client, str(wanted.id)) as following:
             await started.client.submit(wanted)
             acknowledged = time.monotonic()
-            await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+            await within(RUN_TIMEOUT_S, following.wait_ended())
         return max(noted(folder, "entered", 1)) - acknowledged
 
 
@@ -136,7 +144,7 @@ async def restart(started: Bench) -> Restart:
         async with started.client.following(names.log, [names.subjects.log(str(wanted.id))], seen.append):
             async with follow_run(started.client, str(wanted.id)) as following:
                 await started.client.submit(wanted)
-                await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+                await within(RUN_TIMEOUT_S, following.wait_ended())
         return _restart(folder, seen)
 
 
@@ -199,14 +207,14 @@ async def fact_to_decision(
         started.client.following(names.assignments, [names.subjects.assignment(run_id)], assigned),
     ):
         await _publish(worker, names.subjects.request(run_id, "join"), Join(id="b", source=source, boot="b"))
-        await asyncio.wait_for(joined.wait(), RUN_TIMEOUT_S)
+        await within(RUN_TIMEOUT_S, joined.wait())
         took: list[float] = []
         least: list[float] = []
         for number in range(1, FACTS_COUNT + 1):
             queued = Queued(source=source, incarnation=1, number=number, attempt=1, ahead=number, free=0, needed=2)
             began = time.perf_counter()
             await _publish(worker, names.subjects.fact(run_id, 1, source), FactMessage(run=run_id, facts=(queued,)))
-            took.append(await asyncio.wait_for(entries.get(), RUN_TIMEOUT_S) - began)
+            took.append(await within(RUN_TIMEOUT_S, entries.get()) - began)
             least.append(await floor())
     return took, least
 

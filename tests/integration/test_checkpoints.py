@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +26,7 @@ from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.storage import Storage, open_storage
 from support.commands import Commands
 from support.saving import SAVING
-from support.waiting import until
+from support.waiting import until, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -88,7 +87,7 @@ async def run(user: Commands, function: str, *settings: str, workers: int = 2, n
     async with client_of(user) as client:
         await client.submit(job)
         async with follow_run(client, str(job.id)) as following:
-            state = await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+            state = await within(RUN_TIMEOUT_S, following.wait_ended())
         history = await live_history(client, state.run)
     assert history is not None
     assert audit(history).findings == ()
@@ -194,7 +193,7 @@ async def test_a_checkpoint_can_be_asked_for_and_a_run_stopped_at_one(user: Comm
             await until(lambda: following.state is not None and following.state.checkpoint is not None)
             stop = StopAtCheckpoint(id=new_request_id(), by="ann", reason="the night is over")
             assert await client.request(run_id, stop) == "accepted"
-            state = await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+            state = await within(RUN_TIMEOUT_S, following.wait_ended())
     assert type(state.phase).__name__ == "Finished"
     assert "finished by ann: stopped at checkpoint" in state.phase.reason
     assert "the night is over" in state.phase.reason

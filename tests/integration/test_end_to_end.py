@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from runfold.replay.verify import verify
 from runfold.sources import live_history
 from support.commands import Commands
 from support.scripts import TRAINING
-from support.waiting import until
+from support.waiting import until, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -52,7 +51,7 @@ async def run(user: Commands, function: str, *settings: str, workers: int = 2) -
     async with client_of(user) as client:
         await client.submit(job)
         async with follow_run(client, str(job.id)) as following:
-            state = await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+            state = await within(RUN_TIMEOUT_S, following.wait_ended())
         history = await live_history(client, state.run)
     assert history is not None
     assert audit(history).findings == ()
@@ -125,7 +124,7 @@ async def test_runs_wait_for_room_and_say_so(user: Commands) -> None:
 
             await until(is_waiting, RUN_TIMEOUT_S)
             await client.request(str(waiting.id), AbortRun(id=new_request_id(), reason="make room"))
-            state = await asyncio.wait_for(following.wait_ended(), RUN_TIMEOUT_S)
+            state = await within(RUN_TIMEOUT_S, following.wait_ended())
     assert name(state) == "finished"
 
 

@@ -20,6 +20,7 @@ from runfold.workers.limits import SPAWN_SPEC_MAX_BYTES
 from runfold.workers.spawner import Child, Spawner
 from runfold.workers.zygote import Role
 from support.ranks import alive, until_gone, write_job
+from support.waiting import within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -47,7 +48,7 @@ async def start_runner(zygote: Spawner, folder: Path) -> tuple[Child, int, Told]
     os.close(reading)
     os.close(out_writing)
     with os.fdopen(out_reading) as out:
-        line = await asyncio.wait_for(asyncio.get_running_loop().run_in_executor(None, out.readline), 60)
+        line = await within(60, asyncio.get_running_loop().run_in_executor(None, out.readline))
     told = msgspec.json.decode(line, type=Told)
     assert all(alive(pid, started) for pid, started in told)
     return child, writing, told
@@ -57,7 +58,7 @@ async def test_the_closing_of_its_pipe_ends_a_runner_and_all_below(zygote: Spawn
     write_job(tmp_path, SLEEPING)
     child, writing, told = await start_runner(zygote, tmp_path)
     os.close(writing)
-    ended = await asyncio.wait_for(child.wait(), 60)
+    ended = await within(60, child.wait())
     assert ended.code == 5
     for pid, started in told:
         await until_gone(pid, started)
@@ -73,7 +74,7 @@ async def test_a_killed_runner_or_spawner_leaves_no_rank(zygote: Spawner, tmp_pa
     for pid, started in told[1:]:
         await until_gone(pid, started)
     os.close(writing)
-    ended = await asyncio.wait_for(child.wait(), 60)
+    ended = await within(60, child.wait())
     assert ended.signal == (None if victim == "spawner" else signal.SIGKILL)
     for pid, started in told:
         await until_gone(pid, started)
@@ -110,7 +111,7 @@ async def test_a_fork_inherits_nothing_but_what_it_is_given(zygote: Spawner, tmp
 async def test_forking_takes_milliseconds_not_imports(zygote: Spawner) -> None:
     children = await asyncio.gather(*(zygote.spawn(b"/nowhere", {}) for _ in range(8)))
     assert len({child.pid for child in children}) == 8
-    ends = await asyncio.gather(*(asyncio.wait_for(child.wait(), 60) for child in children))
+    ends = await asyncio.gather(*(within(60, child.wait()) for child in children))
     # No descriptor called `pipe` was handed over: a KeyError in each, told on stderr, is a bug of theirs.
     assert {end.code for end in ends} == {processes.EXIT_BUG}
     assert all(child.ended is not None for child in children)
@@ -137,7 +138,7 @@ async def test_a_spawner_that_is_killed_is_told_to_everyone_who_waits(zygote: Sp
     write_job(tmp_path, SLEEPING)
     child, writing, _ = await start_runner(zygote, tmp_path)
     os.kill(zygote.pid, signal.SIGKILL)
-    ended = await asyncio.wait_for(child.wait(), 60)
+    ended = await within(60, child.wait())
     assert not ended.known
     assert ended.describe() == "ended unseen"
     assert zygote.lost

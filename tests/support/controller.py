@@ -25,7 +25,7 @@ from runfold.events.refusal import JobRefused
 from runfold.events.requests import AnyRequest, Join
 from runfold.events.status import Status
 from support.broker import ANSWER_TIMEOUT_S, BrokerForTest
-from support.waiting import LOOK_EVERY_S, until
+from support.waiting import LOOK_EVERY_S, until, within
 
 F = TypeVar("F", bound=Fact)
 T = TypeVar("T")
@@ -59,7 +59,7 @@ class ControllerForTest:
         """Stop it in order."""
         self._stop.set()
         if self._task is not None:
-            await asyncio.wait_for(self._task, ANSWER_TIMEOUT_S)
+            await within(ANSWER_TIMEOUT_S, self._task)
 
     async def kill(self) -> None:
         """End it where it stands."""

@@ -13,7 +13,7 @@ from runfold.events.nats.names import Role
 from runfold.workers.main import SupervisorConfig, serve_supervisor
 from support.ranks import write_job
 from support.scripted import Scripted, work
-from support.waiting import until
+from support.waiting import until, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,7 +58,7 @@ class PoolForTest:
         """Stop it in order."""
         self._stop.set()
         if self._serving is not None:
-            await asyncio.wait_for(self._serving, STOP_PATIENCE_S)
+            await within(STOP_PATIENCE_S, self._serving)
             self._serving = None
 
     async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:

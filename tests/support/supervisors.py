@@ -16,7 +16,7 @@ from runfold.workers.main import SupervisorConfig
 from runfold.workers.places import find_places
 from support.ranks import write_job
 from support.scripted import Scripted, work
-from support.waiting import until
+from support.waiting import until, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -96,7 +96,7 @@ class Machine:
         """Stop a supervisor in order."""
         assert supervisor.stdin is not None
         supervisor.stdin.write(b"stop\n")
-        await asyncio.wait_for(supervisor.wait(), STOP_PATIENCE_S)
+        await within(STOP_PATIENCE_S, supervisor.wait())
 
     async def close(self) -> None:
         """Stop what is left; kill what does not stop."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+
+T = TypeVar("T")
 
 PATIENCE_S = 30.0
 LOOK_EVERY_S = 0.01
@@ -23,3 +25,9 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], patience_s: flo
             if held:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def within(patience_s: float, awaited: Awaitable[T]) -> T:
+    """Return what is awaited; TimeoutError when it does not come in time."""
+    async with asyncio.timeout(patience_s):
+        return await awaited

@@ -16,6 +16,7 @@ from runfold.workers.pipe import StopNow
 from runfold.workers.places import Place, PlaceLock, PlaceTakenError, find_places, is_held, socket_path
 from runfold.workers.processes import start_time
 from runfold.workers.strangers import Stranger
+from support.waiting import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +115,7 @@ async def test_a_stranger_is_seen_to_end_and_signalled() -> None:
     stranger = Stranger(sleeper.pid, start_time(sleeper.pid))
     assert stranger.alive
     assert stranger.signal(signal.SIGKILL)
-    await asyncio.wait_for(stranger.wait(), 30)
+    await within(30, stranger.wait())
     await sleeper.wait()
     assert not stranger.signal(signal.SIGKILL)
     stranger.close()
