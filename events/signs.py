@@ -46,7 +46,9 @@ def stuck(draft: Draft, item: ProgressStopped) -> None:
     group = draft.group
     if group is None or not draft.at_work or item.attempt not in (0, group.attempt):
         return
-    before = group.stuck
+    # As earlier entries left it: of what this one says twice, or takes back and says again, nothing is new.
+    standing = draft.state.group
+    before = standing.stuck if standing is not None and standing.attempt == group.attempt else None
     looked = before is not None and before.looked and before.limit_s == item.limit_s
     found = Stuck(ranks=item.ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause, looked=looked)
     draft.group = replace(group, stuck=found if item.ranks else None)

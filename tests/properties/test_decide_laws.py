@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from typing import Final
 
 import msgspec
-from hypothesis import given, note, settings
+from hypothesis import example, given, note, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -107,7 +108,17 @@ def test_deciding_again_on_what_was_recorded_agrees(size: Size, config: FailureC
         state = fold(state, entry)
 
 
+STUCK_AGAIN: Final[Play] = [
+    [("go on", 0, 0)],
+    [("go on", 0, 0)],
+    [("place", 0, 0)],
+    [("go on", 0, 0), ("stuck", 0, 0), ("stuck", 0, 1)],
+]
+"""Ranks that move again and then do not, in one entry: their stacks were asked for twice."""
+
+
 @settings(max_examples=150)
+@example(1, FailureConfig(max_failures=-1), STUCK_AGAIN)
 @given(SIZES, CONFIGS, PLAYS)
 def test_deciding_twice_changes_nothing(size: Size, config: FailureConfig, play: Play) -> None:
     run = played(size, config, play)
