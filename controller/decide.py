@@ -1,4 +1,4 @@
-"""Deciding: `(state, inputs, t) -> (transitions, wake_at)`. Pure, level-triggered, to a fixpoint (DESIGN §2)."""
+"""Deciding: `(state, inputs, t) -> (transitions, wake_at)`. Pure, level-triggered, to a fixpoint."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Of each source only the newest message is held until the next tick, undecoded. A tick counts as observed time when
 everything that was said since the last one could be heard: the connection was up, the PING sent then was answered, no
-message was dropped, and the tick came in time (DESIGN §5).
+message was dropped, and the tick came in time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Elastic runs: how many ranks fit, and when a group changes its size (BEHAVIOUR §3.5 with PARITY's differences).
+"""Elastic runs: how many ranks fit, and when a group changes its size.
 
 A decision is a function of what the pool said last (`CapacityChanged`) and of the run's clock. A running group keeps
 its size for the dwell, `scaling.elastic_resize_monitor_interval_s`, unless somebody asked for another.

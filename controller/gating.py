@@ -1,7 +1,7 @@
 """Gates: what the controller asks user code in the run's hook process, and what it does about the answers.
 
 A question is a task, its answer a fact. Of gates in the middle of a decision the run waits for the answer, at most
-`hook_timeout_s`; others are asked and only acted upon when they fail (BEHAVIOUR §1.8–§1.10 with PARITY's rows).
+`hook_timeout_s`; others are asked and only acted upon when they fail.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _error(state: RunState, end: TaskEnd) -> ErrorInfo | None:
 
 
 def _ends_the_run(state: RunState, hook: str) -> bool:
-    """Say whether a failing gate ends the run: not one that only warns, nor when it ends anyway (BEHAVIOUR §1.9)."""
+    """Say whether a failing gate ends the run: not one that only warns, nor when it ends anyway."""
     if state.job.hooks.gates.get(hook, "warn") == "warn" or hook not in GATES or hook == ABORT:
         return False
     phase = state.phase

@@ -1,4 +1,4 @@
-"""Liveness: who is silent, who makes no progress. Pure: observed time in, conclusions out (DESIGN §5).
+"""Liveness: who is silent, who makes no progress. Pure: observed time in, conclusions out.
 
 Silence and standstill are counted in *observed* time: seconds in which everything that was said could be heard. The
 shell says how many those are; here nothing knows a clock. What a conclusion changes stands in the state, so that the

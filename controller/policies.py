@@ -56,7 +56,7 @@ class FailurePolicy(Protocol):
 
 
 class FixedScaling:
-    """The size the job asks for; another one only on request (BEHAVIOUR §3.4)."""
+    """The size the job asks for; another one only on request."""
 
     name = "fixed"
 
@@ -74,7 +74,7 @@ class FixedScaling:
 
 
 class ScalingByJob:
-    """Elastic for a job with `num_workers = (min, max)`, even (n, n); fixed for any other (BEHAVIOUR §3.2)."""
+    """Elastic for a job with `num_workers = (min, max)`, even (n, n); fixed for any other."""
 
     name = "by-job"
 
@@ -96,7 +96,7 @@ class ScalingByJob:
 
 
 class BudgetedFailures:
-    """Retry while the failure's budget lasts (BEHAVIOUR §2.2, PARITY §2)."""
+    """Retry while the failure's budget lasts."""
 
     name = "budgets"
 

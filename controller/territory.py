@@ -1,4 +1,4 @@
-"""The storage path of a run: one live run on one broker writes there (PARITY §7.6)."""
+"""The storage path of a run: one live run on one broker writes there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The legal edges of the state machine (DESIGN §5): one table, and what each new state must be given."""
+"""The legal edges of the state machine: one table, and what each new state must be given."""
 
 from __future__ import annotations
 

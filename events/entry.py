@@ -28,7 +28,7 @@ class Head(Value, frozen=True, kw_only=True):
 
 
 class Entry(Document, frozen=True, kw_only=True):
-    """The inputs looked at and the transitions decided on them (DESIGN §4).
+    """The inputs looked at and the transitions decided on them.
 
     `t`: seconds since entry 0 on the run's clock, never decreasing. `at`: RFC 3339 UTC, for people.
     `cursor`: (INBOX identity, last sequence folded), None before anything was read.

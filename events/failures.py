@@ -1,4 +1,4 @@
-"""What can fail, which budget it spends, and which failure counts as the first (DESIGN §5; one table).
+"""What can fail, which budget it spends, and which failure counts as the first (one table).
 
 The order of the table is the order of first cause: a kind further up is preferred over one further down,
 whenever both were seen in one attempt; within a kind the earlier source time wins, never the order of arrival.

@@ -1,4 +1,4 @@
-"""The fold: a run's state is what its entries, one after another, make of nothing (DESIGN §2)."""
+"""The fold: a run's state is what its entries, one after another, make of nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hooks that can be gates: asked by the controller, through the log. The names are the peer's (BEHAVIOUR §9)."""
+"""The hooks that can be gates: asked by the controller, through the log. The names are the peer's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every limit that is not a setting of a job: its name, its unit, its value (DESIGN §4).
+"""Every limit that is not a setting of a job: its name, its unit, its value.
 
 Reaching one is an error that names it; nothing is lost by it.
 """

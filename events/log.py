@@ -57,7 +57,7 @@ class Log(Protocol):
         """Append one entry's bytes after `last_sequence`, the last sequence on this subject (0: none).
 
         `n` is the entry's number, `digest` the SHA-256 of `data`, `prev` the hash it links to: with these the
-        message standing in the way is judged (DESIGN §3.3). Strays are skipped and appended after.
+        message standing in the way is judged (promise 3). Strays are skipped and appended after.
         Raises `LogUnavailable` when there is no definite answer, `LogFull` when the store refuses. One at a time.
         """
         ...

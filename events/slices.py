@@ -1,4 +1,4 @@
-"""TPU slices: how many hosts one has, and how many ranks whole slices have room for (BEHAVIOUR §13.1). Pure tables."""
+"""TPU slices: how many hosts one has, and how many ranks whole slices have room for. Pure tables."""
 
 from __future__ import annotations
 

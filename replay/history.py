@@ -1,6 +1,6 @@
 """A run's history as it was read: its entries with their exact bytes, and whatever else stood there.
 
-A message that is not the next link, by number and `prev`, is no entry (DESIGN §3.12): it is skipped and remembered.
+A message that is not the next link, by number and `prev`, is no entry (promise 12): it is skipped and remembered.
 Messages behind the last link that claim to be later entries are what is left after a break: nothing of them is
 believed, and the break is remembered with its entry and byte range.
 """

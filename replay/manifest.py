@@ -1,4 +1,4 @@
-"""The documents of an archive (DESIGN §4). These names are the storage format: fields are added, never renamed.
+"""The documents of an archive. These names are the storage format: fields are added, never renamed.
 
     segments/000000000000.jsonl.zst   exact bytes of the entries from that number on, one a line, at most 4 MiB of them
     segments/000000000000.json        its manifest, which names the digest of the manifest before it

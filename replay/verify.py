@@ -1,4 +1,4 @@
-"""Deciding again: the same inputs to the same decider must give the same transitions (DESIGN §3.11)."""
+"""Deciding again: the same inputs to the same decider must give the same transitions (promise 11)."""
 
 from __future__ import annotations
 

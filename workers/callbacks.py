@@ -1,4 +1,4 @@
-"""Callbacks: user code that is told of a run, asked about it, or wrapped around what ranks do (BEHAVIOUR §9).
+"""Callbacks: user code that is told of a run, asked about it, or wrapped around what ranks do.
 
 ```text
 observers (off the log)   after_controller_start …_state_update …_finish  after_report  after_exception
@@ -33,7 +33,7 @@ def gate(hook: F, /) -> F: ...
 @overload
 def gate(*, on_error: OnError = "fail") -> Callable[[F], F]: ...
 def gate(hook: F | None = None, /, *, on_error: OnError = "fail") -> F | Callable[[F], F]:
-    """Have the controller ask this hook: what it raises ends the run (BEHAVIOUR §1.10), or is only told (`warn`)."""
+    """Have the controller ask this hook: what it raises ends the run, or is only told (`warn`)."""
 
     def mark(function: F) -> F:
         setattr(function, _MARK, on_error)

@@ -1,4 +1,4 @@
-"""A checkpoint: a directory of files, here or in a run's storage (BEHAVIOUR §7.8)."""
+"""A checkpoint: a directory of files, here or in a run's storage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which GPUs a rank sees, and which of them is its own (BEHAVIOUR §4.12). Pure."""
+"""Which GPUs a rank sees, and which of them is its own. Pure."""
 
 from __future__ import annotations
 

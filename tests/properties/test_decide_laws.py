@@ -1,4 +1,4 @@
-"""The laws of DESIGN §2 and §3 under random plays: whatever is said, in whatever order, the promises hold."""
+"""The laws of the core and the promises under random plays: whatever is said, in whatever order, the promises hold."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ CONFIGS = st.builds(
 
 @dataclass
 class Model:
-    """The rules of BEHAVIOUR §7.3 and §7.4, with the difference of PARITY §7.3, as plainly as they can be said."""
+    """The rules of retention, as plainly as they can be said."""
 
     config: CheckpointConfig
     there: list[tuple[int, object, bool]]

@@ -1,4 +1,4 @@
-"""Gates: the matrix of BEHAVIOUR §1.10 with PARITY's outcomes, row by row; raising and silent ones alike."""
+"""Gates: every hook with every outcome, row by row; raising and silent ones alike."""
 
 from __future__ import annotations
 

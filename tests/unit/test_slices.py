@@ -1,4 +1,4 @@
-"""TPU slices by table: chips, hosts, ranks a slice, and what a configuration may ask for (BEHAVIOUR §13.1)."""
+"""TPU slices by table: chips, hosts, ranks a slice, and what a configuration may ask for."""
 
 from __future__ import annotations
 

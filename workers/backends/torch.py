@@ -1,4 +1,4 @@
-"""PyTorch: a process group over all ranks (BEHAVIOUR §5.2).
+"""PyTorch: a process group over all ranks.
 
 Rank 0 listens on a free port and gives the socket itself to torch's store, so that nobody else can get the port in
 between; the others are told where it is over runfold's own link.
