@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, cast
 
+from runfold.events.nats.files import write_private_bytes
 from runfold.replay.errors import CannotRead
 
 
@@ -69,16 +69,7 @@ class LocalStore:
     def write(self, name: str, data: bytes) -> None:
         path = self.root / name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # made 0600
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_private_bytes(path, data)
         _sync_folder(path.parent)
 
     def names(self, folder: str) -> list[str]:
