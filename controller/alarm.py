@@ -21,7 +21,7 @@ TICK_COUNTS_S: Final = 0.5
 HEIR_PATIENCE_S: Final = 5.0
 """What a controller that takes a run over observes, at the least, before it says of a timer that it has fired."""
 
-BY_TIME_ALONE: Final[frozenset[Timer]] = frozenset(("backoff", "preemption", "dwell"))
+BY_TIME_ALONE: Final[frozenset[Timer]] = frozenset(("backoff", "preemption", "dwell", "replica_backoff"))
 """Timers that wait for nobody's word."""
 
 _SLACK_S: Final = 1e-6

@@ -10,7 +10,17 @@ from runfold.controller.elastic import away
 from runfold.controller.failing import can_keep
 from runfold.controller.gating import open_question
 from runfold.controller.preempting import taken_nodes
-from runfold.events.assignment import Assignment, PlaceWanted, Rendezvous, SourceGiven, StopOrder, Want, Work
+from runfold.controller.replicas import size_of
+from runfold.events.assignment import (
+    Assignment,
+    PlaceWanted,
+    Rendezvous,
+    ReplicaGiven,
+    SourceGiven,
+    StopOrder,
+    Want,
+    Work,
+)
 from runfold.events.gates import RESIZE, START
 from runfold.events.state import (
     Aborted,
@@ -29,7 +39,7 @@ from runfold.events.tasks import AT_THE_POOL, STACKS
 
 if TYPE_CHECKING:
     from runfold.events.entry import Head
-    from runfold.events.state import RunState
+    from runfold.events.state import Group, RunState
     from runfold.events.tasks import Task
 
 
@@ -69,6 +79,8 @@ def assignment(state: RunState, head: Head) -> Assignment:
         runtime_env=state.job.runtime_env if want in {"place", "train"} else {},
         job=None if want == "stop" and not state.tasks else work(state),
         stop=_stop_order(state) if want == "stop" else None,
+        replica_group_size=size_of(state),
+        replicas=_replicas(group) if want == "train" else (),
     )
 
 
@@ -111,8 +123,19 @@ def _places(state: RunState) -> tuple[PlaceWanted, ...]:
             slots=place.slots,
             source=place.source,
             incarnation=sources[place.source].incarnation if place.source in sources else None,
+            addr=place.ready.addr if place.door and place.ready is not None else "",
+            port=place.door,
+            gpus=place.ready.gpus if place.ready is not None else (),
         )
         for place in places
+    )
+
+
+def _replicas(group: Group) -> tuple[ReplicaGiven, ...]:
+    return tuple(
+        ReplicaGiven(group=one.group, life=one.life, checkpoint=one.start, first=one.first)
+        for one in group.replicas
+        if not one.down
     )
 
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from runfold.controller.budgets import backoff_s
 from runfold.controller.elsewhere import is_left
 from runfold.controller.looking import hangs
+from runfold.controller.replicas import failing, replacing_words
 from runfold.controller.words import listed
 from runfold.events.base import relative
 from runfold.events.edges import state_name
@@ -128,19 +129,23 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
     choice = policies.failure.choose(state, first)
     others = max(state.group.failed, len(failures)) - 1
     wait_s = backoff_s(state, choice.budget, choice.spent)
-    reason = f"{words(state, first)}; {choice.reason}; {_what_now(state, first, choice, wait_s)}"
+    replicas = failing(state, failures) if choice.decision == "retry" else ()
+    what_now = replacing_words(replicas, wait_s) if replicas else _what_now(state, first, choice, wait_s)
+    reason = f"{words(state, first)}; {choice.reason}; {what_now}"
     cause = relative(first.cause, state.n)
     decided = FailureDecided(
-        decision=choice.decision,
+        decision="replace" if replicas else choice.decision,
         failure=first,
         budget=choice.budget,
         spent=choice.spent,
         limit=choice.limit,
         others=others,
+        replicas=replicas,
+        not_before_t=state.t + wait_s if replicas and wait_s > 0 else None,
         cause=cause,
         reason=reason,
     )
-    if choice.decision == "noop":
+    if choice.decision == "noop" or replicas:
         return (decided,)
     if choice.decision == "raise":
         return (decided, shut_down_errored(state, first, cause, reason))

@@ -1,10 +1,14 @@
-"""Who is which rank: ranks keep their node where it is still there, and fill up node after node otherwise."""
+"""Who is which rank (BEHAVIOUR §4.3): node after node, by GPU on a node, by pod on a TPU; a rank keeps its node.
+
+With replica groups the local ranks and the numbers of nodes are those within a group.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from runfold.events.base import Value
 from runfold.events.transitions import RankLaid
 
 if TYPE_CHECKING:
@@ -13,38 +17,83 @@ if TYPE_CHECKING:
     from runfold.events.state import Place
 
 
-def lay_out(places: Sequence[Place], num_workers: int, homes: Sequence[str] = ()) -> tuple[RankLaid, ...]:
+class _Slot(Value, frozen=True):
+    place: int
+    number: int
+    node: str
+
+
+def lay_out(
+    places: Sequence[Place], num_workers: int, homes: Sequence[str] = (), replica_size: int | None = None
+) -> tuple[RankLaid, ...]:
     """Return the layout of so many ranks on these places; `homes` is each rank's node in the layout before.
 
     There must be a slot for each rank.
     """
-    free = [place.slots for place in places]
-    chosen: list[int | None] = [None] * num_workers
+    slots = _in_order(places)
+    free = list(slots)
+    chosen: list[_Slot | None] = [None] * num_workers
     for rank, home in enumerate(homes[:num_workers]):
-        chosen[rank] = _take(free, [i for i, place in enumerate(places) if place.node == home])
-    for rank, place in enumerate(chosen):
-        if place is None:
-            chosen[rank] = _take(free, range(len(places)))
-    return _numbered([place for place in chosen if place is not None], places)
+        chosen[rank] = _take(free, home)
+    for rank, slot in enumerate(chosen):
+        if slot is None:
+            chosen[rank] = _take(free, None)
+    order = {slot: i for i, slot in enumerate(slots)}
+    return _numbered(_by_device([slot for slot in chosen if slot is not None], order), replica_size)
 
 
-def _take(free: list[int], candidates: Sequence[int]) -> int | None:
-    for i in candidates:
-        if free[i] > 0:
-            free[i] -= 1
-            return i
-    return None
+def _in_order(places: Sequence[Place]) -> list[_Slot]:
+    """Return all slots as ranks fill them up: by node as first seen, then by GPU; on TPUs by pod."""
+    slots = [_Slot(i, k, place.node) for i, place in enumerate(places) for k in range(place.slots)]
+    if any(place.ready is not None and place.ready.pod for place in places):
+        return sorted(slots, key=lambda slot: _pod(places[slot.place]))
+    seen: dict[str, int] = {}
+    for slot in slots:
+        seen.setdefault(slot.node, len(seen))
+    return sorted(slots, key=lambda slot: (seen[slot.node], _gpu(places[slot.place], slot.number)))
 
 
-def _numbered(chosen: Sequence[int], places: Sequence[Place]) -> tuple[RankLaid, ...]:
-    node_ranks: dict[str, int] = {}
-    locals_on: Counter[str] = Counter()
+def _pod(place: Place) -> str:
+    return place.ready.pod if place.ready is not None else ""
+
+
+def _gpu(place: Place, slot: int) -> tuple[bool, int, str]:
+    """Return what slots of a node are sorted by: the lowest GPU id, as a number if all are numbers; none is 0."""
+    gpus = place.ready.gpus if place.ready is not None else ()
+    ids = gpus[slot] if slot < len(gpus) else ()
+    if all(one.isdecimal() for one in ids):
+        return (False, min((int(one) for one in ids), default=0), "")
+    return (True, 0, min(ids))
+
+
+def _take(free: list[_Slot], home: str | None) -> _Slot | None:
+    """Take the next free slot, on a node if one is named."""
+    found = next((slot for slot in free if home in (None, slot.node)), None)
+    if found is not None:
+        free.remove(found)
+    return found
+
+
+def _by_device(chosen: Sequence[_Slot], order: dict[_Slot, int]) -> list[_Slot]:
+    """Let the ranks of a node have its slots in their order: the lowest rank the first."""
+    on_node: dict[str, list[_Slot]] = {}
+    for slot in sorted(chosen, key=lambda slot: order[slot]):
+        on_node.setdefault(slot.node, []).append(slot)
+    return [on_node[slot.node].pop(0) for slot in chosen]
+
+
+def _numbered(chosen: Sequence[_Slot], replica_size: int | None) -> tuple[RankLaid, ...]:
+    size = replica_size or max(len(chosen), 1)
+    node_ranks: dict[int, dict[str, int]] = {}
+    locals_on: Counter[tuple[int, str]] = Counter()
     laid: list[RankLaid] = []
-    for rank, i in enumerate(chosen):
-        node = places[i].node
-        node_rank = node_ranks.setdefault(node, len(node_ranks))
-        laid.append(RankLaid(rank=rank, life=1, place=i, local_rank=locals_on[node], node_rank=node_rank))
-        locals_on[node] += 1
+    for rank, slot in enumerate(chosen):
+        replica = rank // size
+        nodes = node_ranks.setdefault(replica, {})
+        node_rank, local = nodes.setdefault(slot.node, len(nodes)), locals_on[replica, slot.node]
+        locals_on[replica, slot.node] += 1
+        number = slot.number if slot.number != local else None
+        laid.append(RankLaid(rank=rank, life=1, place=slot.place, local_rank=local, node_rank=node_rank, slot=number))
     return tuple(laid)
 
 

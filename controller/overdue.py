@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from runfold.controller.looking import is_looking, looks
 from runfold.controller.words import listed
 from runfold.events.base import relative
-from runfold.events.checkpoints import ranks_in
+from runfold.events.checkpoints import passed, ranks_in
 from runfold.events.transitions import Warned
 
 if TYPE_CHECKING:
@@ -20,16 +20,7 @@ if TYPE_CHECKING:
 def missing(group: Group, one: Gathering) -> tuple[int, ...]:
     """Return the ranks that have not passed a checkpoint."""
     have = frozenset(ranks_in(one.ranks))
-    return tuple(rank.rank for rank in group.ranks if rank.rank not in have and not _passed(rank, one))
-
-
-def _passed(rank: Rank, one: Gathering) -> bool:
-    """Whether a rank without files went by: it is done, or reported later; by name if it names its checkpoints."""
-    if rank.phase == "returned":
-        return True
-    if one.named and rank.named:
-        return rank.named >= one.named
-    return rank.index >= one.at
+    return tuple(rank.rank for rank in group.ranks if rank.rank not in have and not passed(rank, one))
 
 
 def overdue(state: RunState, group: Group) -> tuple[AnyTransition, ...]:

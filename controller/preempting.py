@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from runfold.controller.elsewhere import has_room
 from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
+from runfold.controller.replicas import bring_back, too_late
 from runfold.controller.words import because
 from runfold.events.assignment import NodesTaken
 from runfold.events.base import relative
@@ -73,19 +74,20 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     if group.over and not failures:
         return finished(state, group)
     reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
-    if failures and not reclaims:
+    if not reclaims and (failures := failures or too_late(state, group)):
         return fail(state, failures, policies)
     nodes = taken(state, group)
     if not nodes and not reclaims:
         return (change(state, "running", f"{', '.join(phase.nodes)} stay after all", phase.cause),)
     changed = nodes and state.notice is not None and _differs(state, phase, nodes)
-    if changed and state.notice is not None and not state.fired:
+    fired = tuple(one for one in state.fired if one.timer == "preemption")
+    if changed and state.notice is not None and not fired:
         return (preempt(state, nodes, state.notice.reason),)
-    if state.fired and not group.over:
-        return fail(state, (*failures, reclaimed(state, phase, state.fired[0].cause)), policies)
+    if fired and not group.over:
+        return fail(state, (*failures, reclaimed(state, phase, fired[0].cause)), policies)
     if not group.over and _has_saved(state, phase) and has_room(state):
         return fail(state, (*failures, saved(state, phase)), policies)
-    return fail(state, failures, policies) if group.over else ()
+    return fail(state, failures, policies) if group.over else bring_back(state, group)
 
 
 def _has_saved(state: RunState, phase: Preempting) -> bool:

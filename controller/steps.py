@@ -10,6 +10,7 @@ from runfold.controller.gating import failed as gate_failed
 from runfold.controller.layout import lay_out, layout_words
 from runfold.controller.moves import change, fail, finished, news
 from runfold.controller.preempting import preempt, preempting, taken
+from runfold.controller.replicas import bring_back, size_of, too_late
 from runfold.controller.resizing import resize, resize_unplaced
 from runfold.controller.sizes import Hold
 from runfold.controller.validating import await_final
@@ -139,7 +140,7 @@ def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
 
 
 def _lay_out(state: RunState, group: Group) -> Step:
-    layout = lay_out(group.places, group.num_workers, state.homes)
+    layout = lay_out(group.places, group.num_workers, state.homes, size_of(state))
     answer = before_layout(state, layout, news(state, state.phase.cause))
     if isinstance(answer, tuple):
         return answer
@@ -166,9 +167,9 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
         return finished(state, group)
     if state.notice is not None and (nodes := taken(state, group)):
         return (preempt(state, nodes, state.notice.reason),)
-    if failures:
+    if failures := failures or too_late(state, group):
         return fail(state, failures, policies)
-    return resize(state, group, policies)
+    return bring_back(state, group) or resize(state, group, policies)
 
 
 # --- towards the end

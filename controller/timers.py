@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runfold.controller.elastic import size_timer
 from runfold.events.conclusions import TimerFired
-from runfold.events.timing import deadline, final_deadline, gathering_deadline, task_deadline
+from runfold.events.timing import deadline, final_deadline, gathering_deadline, replica_timers, task_deadline
 
 if TYPE_CHECKING:
     from runfold.events.conclusions import Timer
@@ -28,11 +28,13 @@ def running_timers(state: RunState) -> tuple[tuple[Timer, float], ...]:
     if state.terminal:
         return ()
     fired = {fired.timer for fired in state.fired}
-    phase = deadline(state.phase, state.group) if not fired - {"final"} else None
+    phase = deadline(state.phase, state.group) if not fired - {"final", "replica"} else None
     final_t = final_deadline(state) if "final" not in fired else None
     checkpoint_t = gathering_deadline(state.checkpoints, state.job.timeouts.checkpoint_timeout_s)
     task_t = task_deadline(state.tasks)
+    replicas = tuple((timer, due_t) for timer, due_t in replica_timers(state) if timer not in fired)
     others: tuple[tuple[Timer, float | None], ...] = (
+        *replicas,
         ("checkpoint", checkpoint_t),
         ("task", task_t),
         ("final", final_t),

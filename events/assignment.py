@@ -20,12 +20,18 @@ Want = Literal["place", "train", "stop", "gone"]
 
 
 class PlaceWanted(Value, frozen=True, kw_only=True):
-    """A place of the group: node and slots; its runner's source name and incarnation once joined."""
+    """A place of the group: node and slots; its runner's source name and incarnation once joined.
+
+    `addr` and `port`: where replica groups meet that have their first rank there. `gpus`: the ids of each slot's GPUs.
+    """
 
     node: str
     slots: int
     source: str
     incarnation: int | None = None
+    addr: str = ""
+    port: int = 0
+    gpus: tuple[tuple[str, ...], ...] = ()
 
 
 class SourceGiven(Value, frozen=True, kw_only=True):
@@ -84,6 +90,18 @@ class Work(Value, frozen=True, kw_only=True):
     taken: NodesTaken | None = None
 
 
+class ReplicaGiven(Value, frozen=True, kw_only=True):
+    """A replica group in a later life than its first: where its ranks begin.
+
+    `checkpoint` is the one to begin from, `first` the index within the attempt of their first report.
+    """
+
+    group: int
+    life: int
+    checkpoint: str | None = None
+    first: int = 0
+
+
 class StopOrder(Value, frozen=True, kw_only=True):
     """How to stop: why, SIGTERM-to-SIGKILL patience in seconds, and when (run's clock) patience is over."""
 
@@ -96,7 +114,8 @@ class Assignment(Document, frozen=True, kw_only=True):
     """The document of DESIGN §5. Readers order by (epoch, n, hash, forced) and ignore what is not newer.
 
     `kept`: the places are those of the attempt before. `room_for`: the run wants to be told how many of its ranks, up
-    to so many, the pool has room for (`CapacityChanged`); 0: it does not.
+    to so many, the pool has room for (`CapacityChanged`); 0: it does not. `replica_group_size`: so many ranks each
+    are a replica group; `replicas` are those that were replaced.
     """
 
     v: int = 1
@@ -128,6 +147,8 @@ class Assignment(Document, frozen=True, kw_only=True):
     tasks: tuple[Task, ...] = ()
     forced: int = 0
     room_for: int = 0
+    replica_group_size: int | None = None
+    replicas: tuple[ReplicaGiven, ...] = ()
 
     def newer_than(self, other: Assignment | None) -> bool:
         """Whether this one counts against `other`, the newest held so far."""

@@ -13,6 +13,7 @@ from runfold.events.keeping import at_ease, begun, next_attempt
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
 from runfold.events.marks import Repeats
 from runfold.events.notices import taken_back
+from runfold.events.replicas import opened, went_down
 from runfold.events.state import Group, Rank, Scheduling, Spent
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def _kept_places(state: RunState, transition: AttemptStarted) -> tuple[Place, ..
     group = state.group
     if group is None or not all(place.healthy for place in group.places) or group.released:
         raise IllegalEdge(f"attempt {transition.attempt} cannot keep places: they are not all held by healthy runners")
-    return group.places
+    return tuple(replace(place, door=0) for place in group.places)
 
 
 def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
@@ -80,7 +81,7 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
     )
     laid_out = replace(
         group,
-        places=_on_one_clock(group.places),
+        places=opened(state, _on_one_clock(group.places)),
         layout=transition.layout,
         addr=transition.addr,
         port=transition.port,
@@ -115,7 +116,7 @@ def _on_one_clock(places: tuple[Place, ...]) -> tuple[Place, ...]:
 
 
 def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> RunState:
-    """Deal with what failed in an attempt; unless it was a `noop`, the attempt's end is decided with it."""
+    """Deal with what failed in an attempt; its end is decided with it, unless only replica groups are replaced."""
     group, failure = state.group, transition.failure
     if group is None or group.handled or failure.attempt != group.attempt:
         raise IllegalEdge(f"the end of attempt {failure.attempt} is decided already, or it never began")
@@ -125,9 +126,13 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
     budgets = state.budgets
     if transition.budget is not None:
         budgets = {**budgets, transition.budget: Spent(spent=transition.spent, limit=transition.limit)}
+    state = at_ease(state)
+    if transition.decision == "replace":
+        state = went_down(state, group, transition)
+    else:
+        state = replace(state, group=replace(group, failures=(), stuck=None, handled=True))
     return replace(
-        at_ease(state),
-        group=replace(group, failures=(), stuck=None, handled=True),
+        state,
         budgets=budgets,
         startup_streak=state.startup_streak + (transition.budget == "startup"),
         failure=failure,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from runfold.events.config import CheckpointConfig
+    from runfold.events.state import Rank
 
 CheckpointState = Literal["committed", "pending", "validated", "failed", "timed_out"]
 """Whether a committed checkpoint is to be validated, and what came of it."""
@@ -105,7 +106,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     `sweep`: a runner was lost, and what its ranks had begun to upload is known to nobody.
     `continues`: the run that this one goes on from. `last`: what brought the newest commit, `committed_t`: when.
     `unread`: a rank that was given a checkpoint has not asked for it. `marks`: where the ranks were in their data at
-    the last reports, in their order.
+    the last reports, in their order. `torn`: directories of this attempt that were given up with a replica group.
     """
 
     base: int = 0
@@ -123,6 +124,12 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     committed_t: float | None = None
     unread: Cause | None = None
     marks: tuple[Mark, ...] = ()
+    torn: tuple[str, ...] = ()
+
+    @property
+    def unusable(self) -> bool:
+        """Whether the look into the storage, before anybody trains, has failed: nothing was sealed, nor tried to be."""
+        return self.trouble is not None and self.opened and self.seals_failed == 0
 
 
 def committed_since(checkpoints: Checkpoints, t: float) -> bool:
@@ -136,6 +143,15 @@ def committed_since(checkpoints: Checkpoints, t: float) -> bool:
 def with_rank(ranks: str, rank: int) -> str:
     """Return a set of ranks with one more; the empty text is the empty set."""
     return f"{int(ranks or '0', 16) | 1 << rank:x}"
+
+
+def passed(rank: Rank, one: Gathering) -> bool:
+    """Whether a rank without files went by: it is done, or reported later; by name if it names its checkpoints."""
+    if rank.phase == "returned":
+        return True
+    if one.named and rank.named:
+        return rank.named >= one.named
+    return rank.index >= one.at
 
 
 def ranks_in(ranks: str) -> tuple[int, ...]:

@@ -20,6 +20,8 @@ Timer = Literal[
     "final",
     "dwell",
     "resize",
+    "replica",
+    "replica_backoff",
 ]
 
 

@@ -17,7 +17,7 @@ from runfold.events.limits import CHECKPOINTS_TRACKED_MAX_COUNT, WORLD_SIZE_MAX
 from runfold.events.slices import Slice, slice_of
 
 PlacementStrategy = Literal["PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"]
-BACKENDS: Final = ("none", "torch")
+BACKENDS: Final = ("none", "torch", "torchft")
 """The backends that come with runfold."""
 _OWN_BACKEND: Final = re.compile(r"[^\x00-\x1f:]+:[A-Za-z_][\w.]*")
 
@@ -39,7 +39,11 @@ def _check_seconds(name: str, value: float | None) -> None:
 
 
 class ScalingConfig(Config, frozen=True):
-    """How many ranks, and what each needs. `num_workers` is a number, or (min, max) for an elastic run."""
+    """How many ranks, and what each needs. `num_workers` is a number, or (min, max) for an elastic run.
+
+    With `replica_group_size` so many ranks each are a replica group: it holds the whole model, and one that fails is
+    replaced while the others train on. Collectives are those of a replica group then.
+    """
 
     num_workers: int | tuple[int, int] = 1
     use_gpu: bool = False
@@ -50,6 +54,7 @@ class ScalingConfig(Config, frozen=True):
     use_tpu: bool = False
     topology: str | None = None
     elastic_resize_monitor_interval_s: float = 60.0
+    replica_group_size: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.num_workers, tuple):
@@ -64,11 +69,21 @@ class ScalingConfig(Config, frozen=True):
             raise ValueError(f"num_workers: must be at most world_size_max ({WORLD_SIZE_MAX}), not {self.max_workers}")
         self._check_resources()
         self._check_slices()
+        self._check_replicas()
         if isinstance(self.label_selector, list) and len(self.label_selector) != self.max_workers:
             raise ValueError(
                 f"label_selector: a list needs one item a worker ({self.max_workers}), not {len(self.label_selector)}"
             )
         _check_seconds("elastic_resize_monitor_interval_s", self.elastic_resize_monitor_interval_s)
+
+    def _check_replicas(self) -> None:
+        size = self.replica_group_size
+        if size is None:
+            return
+        _check_count("replica_group_size", size, 1)
+        for count in dict.fromkeys((self.min_workers, self.max_workers)):
+            if count % size:
+                raise ValueError(f"num_workers: {count} is no multiple of replica_group_size ({size})")
 
     def _check_resources(self) -> None:
         given = self.resources_per_worker or {}
@@ -206,13 +221,16 @@ class CheckpointConfig(Config, frozen=True):
 
 
 class BackendConfig(Config, frozen=True):
-    """What sets up the ranks' communication: `none` (the collectives of runfold itself) or `torch` (a process group).
+    """What sets up the ranks' communication: `none` (the collectives of runfold itself), `torch` or `torchft`.
 
-    Or one of your own, found like an entry point: `module:name` or `file.py:name` of what makes a
-    `runfold.workers.backends.Backend` of a rank's `Place`.
+    `torch` is a process group over all ranks, `torchft` one over the ranks of each replica group (see `ScalingConfig`;
+    of one rank each if nothing is said), with a lighthouse by which the groups find each other. Or one of your own,
+    found like an entry point: `module:name` or `file.py:name` of what makes a `runfold.workers.backends.Backend` of a
+    rank's `Place`.
 
     Options of `torch`: `backend` (default: nccl with GPUs, else gloo), `init_method` (`env`, the default, or `tcp`),
-    `timeout_s` (default 1800).
+    `timeout_s` (default 1800). `torchft` has them too, and `lighthouse`: the address of one that runs already; without,
+    rank 0's runner starts one, with the options of `lighthouse_kwargs`.
     """
 
     kind: str = "none"

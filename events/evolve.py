@@ -9,14 +9,15 @@ from msgspec.structs import replace
 from runfold.events.attempts import attempt_started, failure_decided, laid_out, revised
 from runfold.events.base import absolute
 from runfold.events.conclusions import Decider
-from runfold.events.elastic import dropped, left_running, planned
 from runfold.events.edges import IllegalEdge, state_name
+from runfold.events.elastic import dropped, left_running, planned
 from runfold.events.hooks import followed
 from runfold.events.keeping import closed, committed, continued, doubted, ordered, validated, warned
 from runfold.events.limits import REPLACED_BOOTS_MAX_COUNT, REQUEST_IDS_MAX
 from runfold.events.marks import Answered
 from runfold.events.notices import without
 from runfold.events.phases import changed_phase
+from runfold.events.replicas import replaced
 from runfold.events.requests import Join
 from runfold.events.state import Initializing, Restored, Running, RunState, Source, Spent, Unborn
 from runfold.events.transitions import (
@@ -31,6 +32,7 @@ from runfold.events.transitions import (
     LogRestored,
     NodeAdmitted,
     NodeExcluded,
+    ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
     ResizeDropped,
@@ -81,6 +83,8 @@ def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState
             return laid_out(state, transition, at)
         case FailureDecided():
             return failure_decided(state, transition, at)
+        case ReplicaGroupReplaced():
+            return replaced(state, transition, at)
         case FirstCauseRevised():
             return revised(state, transition)
         case SourceJoined():

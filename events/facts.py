@@ -116,12 +116,17 @@ class Released(PoolFact, frozen=True, kw_only=True):
 
 
 class RunnerReady(Fact, frozen=True, kw_only=True):
-    """A runner can start ranks: the port it holds, and its clock's offset to the host of rank 0's runner's pool."""
+    """A runner can start ranks: the port it holds, and its clock's offset to the host of rank 0's runner's pool.
+
+    `gpus`: the ids of the GPUs of each of its slots; `pod`: the TPU pod that it is in.
+    """
 
     node: str
     addr: str
     port: int
     clock_offset_s: float = 0.0
+    gpus: tuple[tuple[str, ...], ...] = ()
+    pod: str = ""
 
 
 class RankStarted(RankFact, frozen=True, kw_only=True):

@@ -26,12 +26,13 @@ def gathered(
 ) -> Checkpoints:
     """Return the checkpoints with these reports of the present attempt, in whatever order they came.
 
-    One that is sealed, or about to be by `tasks`, gathers nothing more. `named` counts, by rank, the reports with a
-    directory named by the user; it is counted on here.
+    One that is sealed, or about to be by `tasks`, gathers nothing more, nor one that was given up. `named` counts, by
+    rank, the reports with a directory named by the user; it is counted on here.
     """
     by_name = {one.name: one for one in checkpoints.gathering}
     unread = checkpoints.unread
     closed = {one.name for one in checkpoints.kept} | {one.task.id.removeprefix(f"{SEAL}:") for one in tasks}
+    closed |= set(checkpoints.torn)
     for item, cause in sorted(reports, key=lambda seen: (seen[0].index, seen[0].rank)):
         if item.unread:
             unread = unread or cause

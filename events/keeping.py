@@ -57,7 +57,7 @@ def next_attempt(state: RunState) -> RunState:
     reports = max((rank.index + 1 for rank in ranks), default=0)
     lost = state.group is not None and any(place.lost for place in state.group.places)
     sweep = checkpoints.sweep or lost
-    rest = replace(checkpoints, base=checkpoints.base + reports, gathering=(), marks=(), sweep=sweep)
+    rest = replace(checkpoints, base=checkpoints.base + reports, gathering=(), marks=(), torn=(), sweep=sweep)
     return replace(state, checkpoints=left(rest, (one.name for one in checkpoints.gathering)))
 
 

@@ -50,7 +50,7 @@ from runfold.events.notices import cancelled, noticed, without
 from runfold.events.requests import Join, Request
 from runfold.events.signs import silent, stuck
 from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling
-from runfold.events.timing import OF_SIZE, deadline
+from runfold.events.timing import OF_SIZE, deadline, replica_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -272,6 +272,8 @@ def _released(draft: Draft, item: Released) -> None:
 
 def _runner_ready(draft: Draft, item: RunnerReady) -> None:
     ready = Ready(addr=item.addr, port=item.port, offset_s=draft.t - item.clock_s, measured_s=item.clock_offset_s)
+    if item.gpus or item.pod:
+        ready = replace(ready, gpus=item.gpus, pod=item.pod)
 
     def introduce(group: Group) -> Group:
         early = group.early if group.layout else {**group.early, item.source: ready}
@@ -376,7 +378,10 @@ def _fired(draft: Draft, item: TimerFired) -> None:
         draft.checkpoints = overdue(draft.checkpoints, timeout_s, item.deadline_t, draft.cause)
     elif item.timer == "task":
         draft.tasks = timed_out(draft.tasks, item.deadline_t, draft.cause)
-    elif item.timer in OF_SIZE:
+    elif item.timer in OF_SIZE or item.timer == "replica_backoff":
         pass  # the time is over, which is all that its waiting was for
+    elif item.timer == "replica":
+        if (item.timer, item.deadline_t) in replica_timers(draft.state):
+            draft.fire(Fired(timer=item.timer, cause=draft.cause))
     elif item.timer == "final" or deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
         draft.fire(Fired(timer=item.timer, cause=draft.cause))

@@ -27,6 +27,7 @@ from runfold.events.marks import (
     Repeats,
     TakeOver,
 )
+from runfold.events.replicas import Replica
 from runfold.events.stacks import RankSeen
 from runfold.events.tasks import OpenTask
 from runfold.events.transitions import EndName, RankLaid
@@ -157,22 +158,29 @@ class Ready(Value, frozen=True, kw_only=True):
 
     A time `c` on the runner's clock is `c + offset_s` on the run's. `port` is the one held for the next layout.
     `measured_s` is the offset that the runner measured to its pool's clock; it makes runners comparable.
+    `gpus`: the ids of each slot's GPUs, where there are any; `pod`: the TPU pod that the place is in.
     """
 
     addr: str
     port: int
     offset_s: float
     measured_s: float = 0.0
+    gpus: tuple[tuple[str, ...], ...] = ()
+    pod: str = ""
 
 
 class Place(Value, frozen=True, kw_only=True):
-    """A place of the group. `source` is the name its runner speaks under; `lost`: its runner is gone."""
+    """A place of the group. `source` is the name its runner speaks under; `lost`: its runner is gone.
+
+    `door`: the port at which replica groups meet here in this attempt, once they are laid out.
+    """
 
     node: str
     slots: int
     source: str
     ready: Ready | None = None
     lost: bool = False
+    door: int = 0
 
     @property
     def healthy(self) -> bool:
@@ -227,7 +235,8 @@ class Group(Value, frozen=True, kw_only=True):
     the attempt's end is decided, later failures are late evidence. `released`: the supervisor said that nothing is
     held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports. `start` is the
     checkpoint that the ranks begin from; while `waits`, it is not certain yet and nobody enters user code. `seen` is
-    what ranks were doing when they were last looked at, of so many `looks`.
+    what ranks were doing when they were last looked at, of so many `looks`. `replicas`: the replica groups that have
+    failed in this attempt; of those that are down, ranks are no part of the layout.
     """
 
     attempt: int
@@ -254,6 +263,7 @@ class Group(Value, frozen=True, kw_only=True):
     label_selector: dict[str, str] | None = None
     arguments: dict[str, Json] = {}
     kept: bool = False
+    replicas: tuple[Replica, ...] = ()
 
     @property
     def over(self) -> bool:

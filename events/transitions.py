@@ -79,13 +79,22 @@ class AttemptStarted(Transition, frozen=True, kw_only=True):
 
 
 class RankLaid(Value, frozen=True, kw_only=True):
-    """Who a rank is: its life within the attempt and its place (index into the group's places)."""
+    """Who a rank is: its life within the attempt and its place (index into the group's places).
+
+    `slot` is which of the place's slots it has; None: that of its local rank.
+    """
 
     rank: int
     life: int
     place: int
     local_rank: int
     node_rank: int
+    slot: int | None = None
+
+    @property
+    def its_slot(self) -> int:
+        """Which of the place's slots it has."""
+        return self.local_rank if self.slot is None else self.slot
 
 
 class GroupLaidOut(Transition, frozen=True, kw_only=True):
@@ -102,14 +111,32 @@ class GroupLaidOut(Transition, frozen=True, kw_only=True):
 
 
 class FailureDecided(Transition, frozen=True, kw_only=True):
-    """What is done about an attempt's failure. `noop` marks it as dealt with; `raise` ends the run."""
+    """What is done about an attempt's failure. `noop` marks it as dealt with; `raise` ends the run.
 
-    decision: Literal["retry", "raise", "noop"]
+    `replace`: the `replicas` that failed are replaced, not before `not_before_t`, while the others train on.
+    """
+
+    decision: Literal["retry", "replace", "raise", "noop"]
     failure: Failure
     budget: Budget | None = None
     spent: int = 0
     limit: int = 0
     others: int = 0
+    replicas: tuple[int, ...] = ()
+    not_before_t: float | None = None
+
+
+class ReplicaGroupReplaced(Transition, frozen=True, kw_only=True):
+    """A replica group begins again, in another life of its ranks, while the others train on.
+
+    `checkpoint` is the one that it begins from, `first` the index within the attempt of its ranks' first report.
+    """
+
+    group: int
+    life: int
+    layout: tuple[RankLaid, ...]
+    checkpoint: str | None = None
+    first: int = 0
 
 
 class FirstCauseRevised(Transition, frozen=True, kw_only=True):
@@ -265,6 +292,7 @@ AnyTransition = (
     | AttemptStarted
     | GroupLaidOut
     | FailureDecided
+    | ReplicaGroupReplaced
     | FirstCauseRevised
     | SourceJoined
     | RequestAccepted

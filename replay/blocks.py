@@ -48,7 +48,7 @@ class _Decided:
 def arranged(rows: Iterable[Built], entries: Sequence[Entry]) -> list[Built]:
     """Return rows with every failure of an attempt below its first cause."""
     decided = _decisions(entries)
-    passed_over = _passed_over(entries)
+    passed_over, replaced = _passed_over(entries), _replaced(entries)
     listed = list(rows)
     if not decided:
         return listed
@@ -61,7 +61,7 @@ def arranged(rows: Iterable[Built], entries: Sequence[Entry]) -> list[Built]:
             continue
         if of_attempt.first in one.holds:
             heads[attempt] = place
-        elif one.failed and not passed_over.intersection(one.holds):
+        elif one.failed and not passed_over.intersection(one.holds) and not _before(one, replaced.get(attempt)):
             blocks.setdefault(attempt, []).append(place)
     return _moved(listed, decided, blocks, heads)
 
@@ -70,11 +70,25 @@ def _decisions(entries: Sequence[Entry]) -> dict[int, _Decided]:
     found: dict[int, _Decided] = {}
     for entry in entries:
         for item in entry.transitions:
-            if isinstance(item, FailureDecided) and item.decision != "noop":
+            if isinstance(item, FailureDecided) and item.decision in ("retry", "raise"):
                 found[item.failure.attempt] = _Decided(key_of(item.failure.cause, entry.n), entry)
             elif isinstance(item, FirstCauseRevised) and item.attempt in found:
                 found[item.attempt].first = key_of(item.failure.cause, entry.n)
     return found
+
+
+def _replaced(entries: Sequence[Entry]) -> dict[int, int]:
+    """Return, by attempt, the last entry that dealt with failures by replacing replica groups."""
+    return {
+        item.failure.attempt: entry.n
+        for entry in entries
+        for item in entry.transitions
+        if isinstance(item, FailureDecided) and item.decision == "replace"
+    }
+
+
+def _before(one: Built, n: int | None) -> bool:
+    return n is not None and any(entry <= n for entry, _, _ in one.holds)
 
 
 def _passed_over(entries: Sequence[Entry]) -> set[Key]:
@@ -136,7 +150,6 @@ def _joined(group: Sequence[Built]) -> Built:
     if len(group) == 1 or not first.ranks:
         return group[0] if len(group) == 1 else Built(first, [key for one in group for key in one.holds], failed=True)
     ranks = tuple(sorted({rank for one in group for rank in one.row.ranks}))
-    did = first.what.partition(" ")[2].partition(" ")[2]
     row = msgspec.structs.replace(
         first, last_n=last.n, until_t=last.until_t, what=f"{rank_words(ranks)} {did}", ranks=ranks, count=len(group)
     )

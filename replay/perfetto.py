@@ -53,6 +53,7 @@ from runfold.events.transitions import (
     LogRestored,
     NodeAdmitted,
     NodeExcluded,
+    ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
     ResizeDropped,
@@ -266,6 +267,10 @@ class _Tracks:
                 for laid in layout:
                     self.ranks.add(laid.rank)
                     yield from self._begin(RANKS, laid.rank, self.now, "starting", {"attempt": None})
+            case ReplicaGroupReplaced(layout=layout):
+                for laid in layout:
+                    yield from self._begin(RANKS, laid.rank, self.now, "starting", {"attempt": None})
+                yield self._decided(NOTES, entry, item)
             case FailureDecided() | FirstCauseRevised():
                 yield self._decided(FAILURES, entry, item)
             case TaskOrdered(task=task):

@@ -19,9 +19,11 @@ from runfold.events.transitions import (
 )
 from runfold.replay.finding import Evidence, Finding, walked
 
+_SPENDING = frozenset({"retry", "replace"})
+
 
 def budgets(evidence: Evidence) -> Iterator[Finding]:
-    """A failed attempt spends at most one unit of one budget, within its limit."""
+    """A failed attempt spends at most one unit of one budget, within its limit; so does each replacement in it."""
     spent: dict[Budget, int] = {}
     charged: set[int] = set()
     resets = False
@@ -30,11 +32,11 @@ def budgets(evidence: Evidence) -> Iterator[Finding]:
             resets = transition.job.failure.reset_after_progress is not None
         if not isinstance(transition, FailureDecided) or transition.budget is None:
             continue
-        name, attempt, retried = transition.budget, transition.failure.attempt, transition.decision == "retry"
+        name, attempt, retried = transition.budget, transition.failure.attempt, transition.decision in _SPENDING
         before = spent.get(name, 0)
         if retried and attempt in charged:
             yield Finding(rule="budgets", n=entry.n, what=f"attempt {attempt} is charged a second time")
-        # Only a retry spends; what ends the run states what was spent before it.
+        # Only a retry spends, or a replacement; what ends the run states what was spent before it.
         expected = {before + retried, int(retried)} if resets else {before + retried}
         if transition.spent not in expected:
             what = f"the {name} budget goes from {before} to {transition.spent} on a {transition.decision}"
@@ -42,7 +44,7 @@ def budgets(evidence: Evidence) -> Iterator[Finding]:
         if retried and 0 <= transition.limit < transition.spent:
             what = f"a retry on {transition.spent} of {transition.limit} of the {name} budget"
             yield Finding(rule="budgets", n=entry.n, what=what)
-        charged.update({attempt} if retried else ())
+        charged.update({attempt} if transition.decision == "retry" else ())
         spent[name] = transition.spent
 
 

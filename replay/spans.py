@@ -48,6 +48,7 @@ from runfold.events.transitions import (
     LogRestored,
     NodeAdmitted,
     NodeExcluded,
+    ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
     ResizeDropped,
@@ -251,6 +252,8 @@ class _Cut:
                     attempt.kept = max(attempt.kept, attempt.saved.get(name, self.now))
             case FailureDecided() | FirstCauseRevised() | GroupLaidOut():
                 return  # the change of state that comes with them begins another use
+            case ReplicaGroupReplaced():
+                return  # the others train on meanwhile
             case ControllerChanged() | LogRestored() | SourceJoined() | RequestAccepted():
                 return
             case RequestRefused() | CheckpointValidated() | CheckpointsDoubted() | RunContinued() | TaskOrdered():

@@ -46,7 +46,7 @@ class Setback(Document, frozen=True, kw_only=True):
     t: float
     attempt: int
     cause: RowError
-    decision: Literal["retry", "raise", "noop"]
+    decision: Literal["retry", "replace", "raise", "noop"]
     reason: str
     budget: Budget | None = None
     spent: int = 0

@@ -51,6 +51,7 @@ from runfold.events.transitions import (
     LogRestored,
     NodeAdmitted,
     NodeExcluded,
+    ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
     ResizeDropped,
@@ -177,6 +178,8 @@ def transition_words(item: AnyTransition) -> str:
             return f"{len(layout)} ranks laid out"
         case FailureDecided(decision=decision):
             return f"decided to {decision}" if decision != "noop" else "decided to do nothing"
+        case ReplicaGroupReplaced(group=group, life=life):
+            return f"replica group {group} begins life {life}"
         case FirstCauseRevised(failure=failure):
             return f"first cause is now: {failure.error.headline}"
         case SourceJoined(source=source, incarnation=incarnation):

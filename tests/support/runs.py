@@ -121,6 +121,7 @@ class Run:
         gates: dict[str, Literal["fail", "warn"]] | None = None,
         policies: Policies = DEFAULT,
         joined: bool = True,
+        replica_size: int | None = None,
     ) -> None:
         self.nodes = nodes
         self.policies = policies
@@ -133,6 +134,7 @@ class Run:
         asked = job(workers, failure=failure, timeouts=timeouts)
         asked = replace(asked, checkpoint=checkpoint or CheckpointConfig(), storage_path=storage)
         asked = replace(asked, validation=validation, hooks=HooksConfig(gates=gates or {}))
+        asked = replace(asked, scaling=replace(asked.scaling, replica_group_size=replica_size))
         self._state: Unborn | RunState = unborn(asked)
         self._write(born_of(asked))
         if joined:
@@ -259,7 +261,9 @@ class Run:
         """What the pool has room for: the largest group, or how many ranks each node could hold."""
         by_node = {node.replace("_", "-"): count for node, count in room.items()}
         told = self.number(CapacityChanged(**self._by_pool(), slots=by_node))
-        return replace(told, whole=by_node or None, room=by_node if by_node or fits is None else None, fits=fits, slices=slices)
+        return replace(
+            told, whole=by_node or None, room=by_node if by_node or fits is None else None, fits=fits, slices=slices
+        )
 
     def noticed(self, *nodes: str, within_s: float | None = 30.0, reason: str = "") -> PreemptionNoticed:
         return self.number(PreemptionNoticed(**self._by_pool(), nodes=nodes, within_s=within_s, reason=reason))
@@ -281,14 +285,19 @@ class Run:
             RunnerReady(**base, node=node, addr="127.0.0.1", port=port, clock_s=self.clock_s, clock_offset_s=offset_s)
         )
 
-    def started(self, rank: int, *, attempt: int | None = None, life: int = 1, next_port: int = 4712) -> RankStarted:
+    def started(
+        self, rank: int, *, attempt: int | None = None, life: int | None = None, next_port: int = 4712
+    ) -> RankStarted:
         base = self._by(self.node_of(rank), attempt)
+        life = self.life_of(rank) if life is None else life
         return self.number(RankStarted(**base, rank=rank, life=life, pid=100 + rank, next_port=next_port))
 
     def reported(self, rank: int, index: int, *, attempt: int | None = None, loss: float = 1.0) -> Reported:
         base = self._by(self.node_of(rank), attempt)
         metrics: dict[str, Json] | None = {"loss": loss} if rank == 0 else None
-        return self.number(Reported(**base, rank=rank, life=1, index=index, step=index * 10, metrics=metrics))
+        return self.number(
+            Reported(**base, rank=rank, life=self.life_of(rank), index=index, step=index * 10, metrics=metrics)
+        )
 
     def shard(
         self, rank: int, index: int, name: str | None = None, *, attempt: int | None = None, **said: bool
@@ -316,7 +325,7 @@ class Run:
 
     def returned(self, rank: int, value: int = 7) -> RankReturned:
         base = self._by(self.node_of(rank), None)
-        return self.number(RankReturned(**base, rank=rank, life=1, reports=0, value=value))
+        return self.number(RankReturned(**base, rank=rank, life=self.life_of(rank), reports=0, value=value))
 
     def failed(
         self,
@@ -329,7 +338,9 @@ class Run:
     ) -> RankFailed:
         base = self._by(self.node_of(rank), attempt)
         clock_s = self.clock_s - ago_s
-        return self.number(RankFailed(**base, rank=rank, life=1, error=error(message, kind), clock_s=clock_s))
+        return self.number(
+            RankFailed(**base, rank=rank, life=self.life_of(rank), error=error(message, kind), clock_s=clock_s)
+        )
 
     def exited(
         self,
@@ -347,7 +358,7 @@ class Run:
             RankExited(
                 **base,
                 rank=rank,
-                life=1,
+                life=self.life_of(rank),
                 exit_code=code,
                 signal=signal,
                 asked=asked,
@@ -367,6 +378,11 @@ class Run:
         ranks = self.group.ranks
         return ranks[rank].node if 0 <= rank < len(ranks) else self.nodes[0]
 
+    def life_of(self, rank: int) -> int:
+        """The present life of a rank; of none, the first."""
+        ranks = self.group.ranks
+        return ranks[rank].life if 0 <= rank < len(ranks) else 1
+
     def _by(self, source: str, attempt: int | None) -> Said:
         return {"source": source, "incarnation": 0, "number": 0, "attempt": self._of(attempt)}
 
@@ -383,7 +399,7 @@ class Run:
 
     def starts(self) -> Run:
         """Let every rank of a group that is laid out start."""
-        return self.says(*(self.started(rank.rank) for rank in self.group.ranks))
+        return self.says(*(self.started(rank.rank) for rank in self.group.ranks if not rank.started))
 
     def running(self) -> Run:
         """Let the group be placed, laid out and started."""

@@ -59,6 +59,7 @@ from runfold.events.transitions import (
     LogRestored,
     NodeAdmitted,
     NodeExcluded,
+    ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
     ResizeDropped,
@@ -174,6 +175,10 @@ TRANSITIONS: list[tuple[AnyTransition, str]] = [
     (Warned(cause=C, reason="r", about="overdue"), "a warning"),
     (NodeExcluded(cause=C, reason="r", node="n", failures=2), "n excluded from later attempts"),
     (NodeAdmitted(cause=C, reason="r", node="n"), "n may be used again"),
+    (
+        ReplicaGroupReplaced(cause=C, reason="r", group=1, life=2, layout=()),
+        "replica group 1 begins life 2",
+    ),
     (ResizePlanned(cause=C, reason="r", num_workers=3, deadline_t=9.0, index=0), "to be resized to 3 ranks"),
     (ResizeDropped(cause=C, reason="r", num_workers=1), "keeps its 1 rank"),
     (LogRestored(cause=C, reason="r", generation=2, source="url"), "log restored as generation 2"),

@@ -65,7 +65,7 @@ def work(run: Run) -> Work:
 
 
 def test_given_room_elsewhere_when_what_was_asked_for_is_committed_then_the_group_goes_on_there_at_once() -> None:
-    run = saves(preempting(room={"node_a": 2, "node_c": 1}), 1)
+    run = saves(preempting(room={"node_a": 2, "node_b": 1, "node_c": 1}), 1)
     decided = run.the(FailureDecided)
     assert (decided.failure.kind, decided.budget, decided.spent) == ("preempted", "preemption", 1)
     assert decided.failure.error.message == (
@@ -163,7 +163,7 @@ def test_given_notice_for_every_node_when_no_place_can_be_had_then_the_run_waits
 def test_given_nodes_that_were_taken_back_when_they_stay_after_all_then_they_are_used_again() -> None:
     run = everything_goes()
     run.says(CancelPreemption(id="r1", nodes=("node-b",)))
-    assert run.the(RequestAccepted)
+    assert run.the(RequestAccepted).reason == "node-b stay after all"
     assert wanted(run).excluded_nodes == ("node-a",)
     run.says(run.cancelled("node-a"))
     assert wanted(run).excluded_nodes == ()

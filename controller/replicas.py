@@ -1,0 +1,126 @@
+"""Replica groups: which of them are replaced while the others train on, and when (BEHAVIOUR §4.10, PARITY's row)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from runfold.controller.elsewhere import is_left
+from runfold.controller.words import listed, ranks
+from runfold.events.base import relative
+from runfold.events.edges import state_name
+from runfold.events.failures import ErrorInfo, Failure
+from runfold.events.replicas import REPLACED_IN, find_replica, hit_by, members, replica_size, started
+from runfold.events.transitions import ReplicaGroupReplaced
+
+if TYPE_CHECKING:
+    from runfold.events.replicas import Replica
+    from runfold.events.state import Group, Place, RunState
+    from runfold.events.transitions import RankLaid
+
+
+def size_of(state: RunState) -> int | None:
+    """Return how many ranks a replica group of the run has; None when it has none."""
+    return replica_size(state.job.scaling, state.job.backend)
+
+
+def failing(state: RunState, failures: tuple[Failure, ...]) -> tuple[int, ...]:
+    """Return the replica groups to be replaced by themselves; none when the whole group has to begin again.
+
+    Somebody must be there who trains on: a group whose ranks are all in user code, or done.
+    """
+    group, size = state.group, size_of(state)
+    if group is None or size is None or state_name(state.phase) not in REPLACED_IN:
+        return ()
+    hit = frozenset(number for failure in failures for number in hit_by(group, failure, size))
+    if not any(_trains_on(group, number, size) for number in _numbers(group, size) if number not in hit):
+        return ()
+    if not all(_usable(state, group.places[laid.place]) for number in hit for laid in _laid(group, number, size)):
+        return ()
+    return tuple(sorted(hit))
+
+
+def _numbers(group: Group, size: int) -> range:
+    return range(len(group.ranks) // size)
+
+
+def _trains_on(group: Group, number: int, size: int) -> bool:
+    down = find_replica(group.replicas, number)
+    return (down is None or not down.down) and started(group, number, size)
+
+
+def _laid(group: Group, number: int, size: int) -> list[RankLaid]:
+    mine = members(number, size)
+    before = find_replica(group.replicas, number)
+    return [laid for laid in (*group.layout, *(before.laid if before is not None else ())) if laid.rank in mine]
+
+
+def _usable(state: RunState, place: Place) -> bool:
+    return place.healthy and place.node not in state.excluded and not is_left(state, place)
+
+
+# --- back again
+
+
+def bring_back(state: RunState, group: Group) -> tuple[ReplicaGroupReplaced, ...]:
+    """Lay the groups out again that are down and need not wait any more: all at the same time."""
+    due = [one for one in group.replicas if one.down and one.not_before_t <= state.t]
+    first = max(rank.index for rank in group.ranks) + 1
+    return tuple(_replaced(state, group, one, first) for one in due)
+
+
+def _replaced(state: RunState, group: Group, one: Replica, first: int) -> ReplicaGroupReplaced:
+    layout = tuple(replace(laid, life=one.life) for laid in one.laid)
+    start = state.checkpoint.name if state.checkpoint is not None else None
+    nodes = listed(list(dict.fromkeys(group.places[laid.place].node for laid in layout)))
+    others = len(group.ranks) // max(len(layout), 1) - 1
+    begins = f"from {start}" if start is not None else "from nothing"
+    return ReplicaGroupReplaced(
+        group=one.group,
+        life=one.life,
+        layout=layout,
+        checkpoint=start,
+        first=first,
+        cause=relative(one.cause, state.n),
+        reason=(
+            f"replica group {one.group} ({ranks(len(layout))} on {nodes}) begins its life {one.life} {begins}, "
+            f"while {others} other{'s' if others != 1 else ''} train{'s' if others == 1 else ''} on"
+        ),
+    )
+
+
+def too_late(state: RunState, group: Group) -> tuple[Failure, ...]:
+    """Return the failures of replaced groups that did not start in time, if the timer has fired."""
+    fired = next((one for one in state.fired if one.timer == "replica"), None)
+    size = size_of(state)
+    if fired is None or size is None:
+        return ()
+    limit_s = state.job.timeouts.import_timeout_s
+    found: list[Failure] = []
+    for one in group.replicas:
+        absent = [group.ranks[rank] for rank in members(one.group, size) if not group.ranks[rank].started]
+        if one.down or not absent or one.deadline_t is None or one.deadline_t > state.t:
+            continue
+        who = listed([f"rank {rank.rank} on {rank.node}" for rank in absent])
+        message = f"{who} did not start again within timeouts.import_timeout_s ({limit_s:g} s)"
+        found.append(
+            Failure(
+                kind="start_timeout",
+                attempt=group.attempt,
+                node=absent[0].node,
+                error=ErrorInfo(type="StartTimeout", message=message, kind="start_timeout"),
+                t=state.t,
+                cause=fired.cause,
+                rank=absent[0].rank,
+                life=one.life,
+            )
+        )
+    return tuple(found)
+
+
+def replacing_words(replicas: tuple[int, ...], wait_s: float) -> str:
+    """Say what is done about groups that are replaced."""
+    which = f"replica group{'s' if len(replicas) > 1 else ''} {listed([str(number) for number in replicas])}"
+    when = f" in {wait_s:g} s at the earliest" if wait_s > 0 else ""
+    return f"replacing {which}{when} while the others train on"
