@@ -84,10 +84,10 @@ def _last_words(item: RankExited) -> str:
 
 def of_runner_lost(item: RunnerLost, *, t: float, cause: Cause) -> Failure:
     """Return the failure of a node whose runner is gone."""
-    message = f"the runner {how_ended(item.exit_code, item.signal)}"
+    message = f"the runner {how_ended(item.exit_code, item.signal)}" if not item.taken else "its places were taken away"
     return told_of_node(
-        "runner",
-        "RunnerLost",
+        "preempted" if item.taken else "runner",
+        "Preempted" if item.taken else "RunnerLost",
         f"{message}: {item.reason}" if item.reason else message,
         attempt=item.attempt,
         node=item.node,

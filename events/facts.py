@@ -70,9 +70,13 @@ class PlacementFailed(PoolFact, frozen=True, kw_only=True):
 
 
 class RunnerLost(PoolFact, frozen=True, kw_only=True):
-    """A runner is gone: its exit code or signal, or neither when nobody could know."""
+    """A runner is gone: its exit code or signal, or neither when nobody could know.
+
+    `taken`: the pool had its places no more, and ended it.
+    """
 
     node: str
+    taken: bool = False
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""
@@ -84,7 +88,8 @@ class CapacityChanged(PoolFact, frozen=True, kw_only=True):
     `slots`: CPUs of each node, free or not. `whole`: how many ranks of the run's shape each node could hold were it
     empty. `room`: how many each could hold now; what the run holds itself counts as free, what others hold or have a
     better claim to does not. `fits`: the largest group that could be placed now, with everything regarded that the job
-    asks of its places. `slices`: how many TPU slices of the job's kind are whole. None: nobody counted it.
+    asks of its places. Nodes that the run stays off count in all of it. `slices`: how many TPU slices of the job's
+    kind are whole. None: nobody counted it.
     """
 
     slots: dict[str, int]

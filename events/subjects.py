@@ -82,6 +82,14 @@ class Subjects:
         """Return where a pool's supervisor beats (`*`: all pools)."""
         return f"{self.namespace}.pool.{pool if pool == '*' else _token(pool)}.beat"
 
+    def pool_request(self, pool: str, verb: str) -> str:
+        """Return where something is asked of a pool's supervisor."""
+        return f"{self.namespace}.pool.{_token(pool)}.request.{_token(verb)}"
+
+    def pool_answer(self, pool: str) -> str:
+        """Return where a pool's supervisor answers what was asked of it."""
+        return f"{self.namespace}.pool.{_token(pool)}.answer"
+
     def logs(self, run: str = "*") -> str:
         """Return the filter of a run's log in all its generations, or of all runs' logs."""
         return f"{self.namespace}.run.{run if run == '*' else _token(run)}.log.*"

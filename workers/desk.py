@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from runfold.events.assignment import Assignment
 from runfold.events.facts import (
     AnyFact,
+    CapacityChanged,
     Placed,
     PlacementFailed,
     PlaceOffer,
@@ -25,9 +27,10 @@ from runfold.workers.beside import Beside
 from runfold.workers.facts import Facts
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
-from runfold.workers.placing import RunHere, SayLost
+from runfold.workers.placing import RunHere, RunnerHere, SayLost
 from runfold.workers.pools.local import Demand, Granted, Waiting
 from runfold.workers.pools.pool import Left, Notice, Watched
+from runfold.workers.pools.room import Room
 from runfold.workers.spool import About, about
 
 SECRET_BYTES: Final = 32
@@ -85,6 +88,7 @@ class Desk:
         self._settled_s = settled_s if is_heir else 0.0
         self._adopted = False
         self._strays: list[Left] = []
+        self._taken: dict[str, str] = {}
         self.runners: list[Watched] = []
 
     @property
@@ -98,12 +102,22 @@ class Desk:
             orphans=self._orphans,
             off=self._off,
             superseded=self.facts.superseded,
-            runners=tuple(runner.here for runner in self.runners),
+            runners=tuple(self._seen(runner) for runner in self.runners),
             unsure=self._settled_s > 0 and self.facts.spool.incarnation is None,
             settled_s=self._settled_s,
             adopted=self._adopted,
             strays=any(stray.alive for stray in self._strays),
         )
+
+    @property
+    def settled_s(self) -> float:
+        """Until when runners of an earlier supervisor may turn up; 0 where there was none."""
+        return self._settled_s
+
+    def _seen(self, runner: Watched) -> RunnerHere:
+        """Return what is known of a runner. One that was ended for its places is missed at once, however it ended."""
+        here = runner.here
+        return here if runner.node not in self._taken else replace(here, code=None, signal=None, orderly=False)
 
     @property
     def holds(self) -> bool:
@@ -172,14 +186,35 @@ class Desk:
         for runner in self.runners:
             if runner.node == step.node:
                 runner.told = self.assignment.attempt
+        reason, taken = self._taken.get(step.node, step.reason), step.node in self._taken
+        lost = RunnerLost(**self._about(), node=step.node, exit_code=step.code, signal=step.signal, reason=reason)
+        self._say(replace(lost, taken=taken))
+
+    def take_away(self, node: str, reason: str) -> None:
+        """End the runner on a node: its places are the run's no more."""
+        if node not in self._taken:
+            self._taken[node] = reason
+            for runner in self.runners:
+                if runner.node == node:
+                    runner.stop(reason, 0.0)
+
+    def room(self, room: Room) -> None:
+        """Say what the pool has room for."""
         self._say(
-            RunnerLost(**self._about(), node=step.node, exit_code=step.code, signal=step.signal, reason=step.reason)
+            CapacityChanged(
+                **self._about(),
+                slots=room.slots,
+                whole=room.whole,
+                room=room.room,
+                fits=room.fits,
+                slices=room.slices,
+            )
         )
 
     def freed(self) -> None:
         """Nothing of the group lives, and its slots are given back."""
         self._held, self._adopted = None, False
-        self.runners = []
+        self.runners, self._taken = [], {}
 
     def release(self) -> None:
         """Say that the group holds nothing any more."""

@@ -18,6 +18,7 @@ from runfold.events.facts import PlaceOffer
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
 from runfold.workers.beside import SEPARATOR, Beside
+from runfold.workers.capacity import Capacity
 from runfold.workers.desk import Desk, Home, Site
 from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
@@ -96,6 +97,7 @@ class Supervisor:
             adopt=config.adopt,
         )
         self._estate = Estate(pool, self._wake.set)
+        self._capacity = Capacity(pool.book, connection, config.pool, config.places_dir, self._wake.set)
         pool.attend(self._wake.set)
 
     async def serve(self, stop: asyncio.Event, orphaned: asyncio.Event, reclaimed: asyncio.Event) -> None:
@@ -115,6 +117,7 @@ class Supervisor:
             asyncio.create_task(self._beat(), name="pool beat"),
             asyncio.create_task(self._look_on(), name="places"),
             asyncio.create_task(self._pool.serve(), name="pool"),
+            asyncio.create_task(self._capacity.serve(), name="capacity"),
         }
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -177,6 +180,8 @@ class Supervisor:
             wake_at = [due for desk in list(self._desks.values()) if (due := self._tend(desk, now)) is not None]
             self._grant()
             self._pass_on()
+            if (due := self._capacity.tend(self._slots, self._desks, now)) is not None:
+                wake_at.append(due)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, min(wake_at) - now) if wake_at else None):
                     await self._wake.wait()

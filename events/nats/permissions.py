@@ -93,12 +93,13 @@ def _worker(names: Names) -> Rights:
             f"{prefix}.run.*.request.join",
             f"{prefix}.run.*.out.*.*",
             f"{prefix}.pool.*.beat",
+            f"{prefix}.pool.*.answer",
             f"$O.{names.blobs_bucket}.>",
             *_reading(names.assignments, names.blobs),
             # Ranks ask which checkpoints there are.
             f"$JS.API.STREAM.MSG.GET.{names.stream_of(names.status_bucket)}",
         ),
-        subscribe=(f"{Role.WORKER.inbox}.>", f"{prefix}.run.*.folded"),
+        subscribe=(f"{Role.WORKER.inbox}.>", f"{prefix}.run.*.folded", f"{prefix}.pool.*.request.*"),
     )
 
 
@@ -109,6 +110,7 @@ def _client(names: Names) -> Rights:
         publish=(
             f"{prefix}.jobs.submit",
             f"{prefix}.run.*.request.*",
+            f"{prefix}.pool.*.request.*",
             f"$O.{names.blobs_bucket}.>",
             *_reading(
                 names.log,

@@ -6,13 +6,16 @@ that waits, so that a large group is not starved by small ones.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
+
+from msgspec.structs import replace
 
 from runfold.events.base import Value
 from runfold.events.config import PlacementStrategy
 from runfold.events.facts import PlaceOffer
-from runfold.workers.pools.labels import NODE_LABEL, Labels, nowhere, shared_out, words
+from runfold.workers.pools.labels import NODE_LABEL, Labels, fits, nowhere, shared_out, words
+from runfold.workers.pools.room import Room, largest, shared
 
 _UNITS: Final = 10_000
 
@@ -61,6 +64,7 @@ class Slots:
 
     def __init__(self, nodes: Mapping[str, Mapping[str, float]], labels: Labels | None = None) -> None:
         self._total = {node: _exact(amounts) for node, amounts in nodes.items()}
+        self._ever = dict(self._total)
         self._labels = {node: {NODE_LABEL: node, **(labels or {}).get(node, {})} for node in nodes}
         self._free = {node: dict(amounts) for node, amounts in self._total.items()}
         self._waiting: dict[str, Demand] = {}
@@ -69,20 +73,20 @@ class Slots:
     def never(self, demand: Demand) -> str | None:
         """Return why a demand could not be met by the whole pool standing empty; None if it could.
 
-        Nodes that are excluded now may be used again: they are waited for.
+        Nodes that are excluded now may be used again, and slots that were taken away come back: they are waited for.
         """
         need = _exact(demand.resources)
-        usable = list(self._total)
+        usable = list(self._ever)
         for name in need:
-            if not any(self._total[node].get(name) for node in usable):
+            if not any(self._ever[node].get(name) for node in usable):
                 return f"each rank needs {demand.resources[name]:g} {name}, and this pool has no {name}"
         labels = {node: self._labels.get(node, {}) for node in usable}
         if (why := nowhere(demand.selectors, labels)) is not None:
             return why
-        if _fit({node: self._total[node] for node in usable}, need, demand, labels) is not None:
+        if _fit({node: self._ever[node] for node in usable}, need, demand, labels) is not None:
             return None
         each = ", ".join(f"{amount:g} {name}" for name, amount in demand.resources.items())
-        has = ", ".join(f"{node}: {_words(self._total[node])}" for node in usable) or "no usable node"
+        has = ", ".join(f"{node}: {_words(self._ever[node])}" for node in usable) or "no usable node"
         where = " or ".join(dict.fromkeys(f"on nodes with {words(one)}" for one in demand.selectors))
         return f"{demand.num_workers} ranks with {each} each{where and f' {where}'}, and the whole pool has {has}"
 
@@ -153,7 +157,77 @@ class Slots:
     @property
     def nodes(self) -> dict[str, int]:
         """Whole CPUs of each node, free or not."""
-        return {node: amounts.get("CPU", 0) // _UNITS for node, amounts in self._total.items()}
+        return {node: amounts.get("CPU", 0) // _UNITS for node, amounts in self._total.items() if any(amounts.values())}
+
+    # --- other sizes
+
+    def resize(self, node: str | None, slots: int) -> str | None:
+        """Let the pool, or one node, have so many CPUs from now on; return why not, if so."""
+        if node is not None and node not in self._total:
+            return f"there is no node {node!r} in this pool; there are {', '.join(self._total)}"
+        most = {name: amounts.get("CPU", 0) // _UNITS for name, amounts in self._ever.items()}
+        wanted = {node: slots} if node is not None else shared(slots, most)
+        if wanted is None:
+            return (
+                f"{slots} slots are more than the {sum(most.values())} of its {len(most)} nodes; name one with --node"
+            )
+        for name, count in wanted.items():
+            before = self._total[name].get("CPU", 0)
+            self._total[name] = {**self._total[name], "CPU": count * _UNITS}
+            self._free[name]["CPU"] = self._free[name].get("CPU", 0) + count * _UNITS - before
+            self._ever[name] = {**self._ever[name], "CPU": max(self._ever[name].get("CPU", 0), count * _UNITS)}
+        return None
+
+    def overdrawn(self) -> list[tuple[str, str]]:
+        """Return which run must leave which node, so that no node has given more than it has: the last come first."""
+        leaving: list[tuple[str, str]] = []
+        for node, free in self._free.items():
+            short = {name: -amount for name, amount in free.items() if amount < 0}
+            for run, held in sorted(self._held.items(), key=lambda one: one[1].demand.order, reverse=True):
+                slots = sum(place.slots for place in held.places if place.node == node)
+                if not slots or all(amount <= 0 for amount in short.values()):
+                    continue
+                need = _exact(held.demand.resources)
+                short = {name: amount - need.get(name, 0) * slots for name, amount in short.items()}
+                leaving.append((run, node))
+        return leaving
+
+    def room(self, demand: Demand) -> Room:
+        """Return what there is room for, of a group with this demand's shape and at most its size.
+
+        What its run holds counts as free; what others hold does not, nor does anything while one waits that comes
+        before it. Nodes that the run stays off count: which these are it knows before the pool does.
+        """
+        need, most = _exact(demand.resources), demand.num_workers
+        free = self._free_with_own(demand)
+        allowed = {node: _allowed(demand.selectors, self._labels.get(node, {}), most) for node in self.nodes}
+        everywhere = {node: free[node] for node in allowed}
+
+        def can_be_placed(size: int) -> bool:
+            return _fit(everywhere, need, replace(demand, num_workers=size), self._labels) is not None
+
+        return Room(
+            slots=self.nodes,
+            whole={node: min(_ranks_on(self._total[node], need, most), ranks) for node, ranks in allowed.items()},
+            room={node: min(_ranks_on(free[node], need, most), ranks) for node, ranks in allowed.items()},
+            fits=largest(most, can_be_placed),
+        )
+
+    def _free_with_own(self, demand: Demand) -> dict[str, dict[str, int]]:
+        behind = any(
+            other.order < demand.order and not self._waits_for_nodes(other, _exact(other.resources))
+            for run, other in self._waiting.items()
+            if run != demand.run
+        )
+        free: dict[str, dict[str, int]] = {
+            node: dict.fromkeys(amounts, 0) if behind else dict(amounts) for node, amounts in self._free.items()
+        }
+        held = self._held.get(demand.run)
+        for place in held.places if held is not None else ():
+            for name, amount in _exact(held.demand.resources if held is not None else {}).items():
+                if name in free.get(place.node, {}):
+                    free[place.node][name] += amount * place.slots
+        return free
 
     def _give(self, demand: Demand, place: PlaceOffer, sign: int) -> None:
         """Give the resources of a place back, or take them; what the pool has no more is nobody's."""
@@ -200,6 +274,13 @@ def _share(room: Mapping[str, int], wanted: int, strategy: PlacementStrategy) ->
             return _spread(room, wanted)
         case "PACK":
             return _pack(room, wanted)
+
+
+def _allowed(selectors: Sequence[Mapping[str, str]], labels: Mapping[str, str], most: int) -> int:
+    """Return how many ranks may stand on a node by its labels."""
+    if len(selectors) <= 1:
+        return most if all(fits(selector, labels) for selector in selectors) else 0
+    return sum(fits(selector, labels) for selector in selectors)
 
 
 def _ranks_on(amounts: Mapping[str, int], need: Mapping[str, int], at_most: int) -> int:

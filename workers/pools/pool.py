@@ -14,6 +14,7 @@ from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
 from runfold.workers.pools.local import Demand, Granted, Waiting
+from runfold.workers.pools.room import Room
 
 
 class Watched(Protocol):
@@ -107,6 +108,22 @@ class Book(Protocol):
 
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
+        ...
+
+    def room(self, demand: Demand) -> Room:
+        """Return what there is room for now, of a group with this demand's shape and at most its size.
+
+        What its run holds counts as free; what others hold or have a better claim to does not. Nodes that the run
+        stays off count: which these are it knows before the pool does.
+        """
+        ...
+
+    def overdrawn(self) -> list[tuple[str, str]]:
+        """Return which run must leave which node, since the pool has not what it gave: none where that cannot be."""
+        ...
+
+    def resize(self, node: str | None, slots: int) -> str | None:
+        """Let the pool, or one node, have so many slots from now on; return why not, if so."""
         ...
 
     @property

@@ -150,11 +150,12 @@ class SimSlots(Slots):
     def come(self, node: str, slots: int) -> None:
         """Have another node."""
         units = round(slots * _UNITS)
-        self._total[node], self._free[node] = {"CPU": units}, {"CPU": units}
+        self._total[node], self._free[node], self._ever[node] = {"CPU": units}, {"CPU": units}, {"CPU": units}
 
     def go(self, node: str) -> None:
         """Have a node no more."""
         self._total.pop(node, None)
+        self._ever.pop(node, None)
         self._free.pop(node, None)
 
 

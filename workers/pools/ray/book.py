@@ -9,10 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from msgspec.structs import replace
+
 from runfold.events.facts import PlaceOffer
 from runfold.workers.pools.labels import nowhere
 from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
 from runfold.workers.pools.ray.library import Group, Ray, RayNode, bad_selector
+from runfold.workers.pools.room import Room
 
 ACCELERATOR: Final = "accelerator_type:"
 ACCELERATOR_SHARE: Final = 0.001
@@ -27,9 +30,10 @@ _LOG: Final = logging.getLogger("runfold.workers")
 class Reserved:
     """What a run holds: the placement group, and the node of each of its bundles."""
 
-    def __init__(self, group: Group, bundles: list[str]) -> None:
+    def __init__(self, group: Group, bundles: list[str], demand: Demand | None = None) -> None:
         self.group = group
         self.bundles = bundles
+        self.demand = demand
 
     def on(self, node: str) -> list[int]:
         """Return the bundles on a node (its id)."""
@@ -130,6 +134,33 @@ class RayBook:
             for ahead, demand in enumerate(self._queue())
         }
 
+    def room(self, demand: Demand) -> Room:
+        """Return what the nodes that are there have room for, less what other runs have reserved on them.
+
+        Nothing that is no run of this pool is known of.
+        """
+        slots = Slots(
+            {name: node.resources for name, node in self._alive.items()},
+            {name: node.labels for name, node in self._alive.items()},
+        )
+        for run, held in self.reserved.items():
+            if run == demand.run or held.demand is None:
+                continue
+            for name, count in Counter(filter(None, map(self.name_of, held.bundles))).items():
+                slots.hold(_as_slots(held.demand), PlaceOffer(node=name, slots=count))
+        for waiting in self._waiting.values():
+            if waiting.run != demand.run:
+                slots.ask(_as_slots(waiting))
+        return replace(slots.room(_as_slots(demand)), slots=self.nodes)
+
+    def overdrawn(self) -> list[tuple[str, str]]:
+        """Return nothing: what a cluster has not, it has not given."""
+        return []
+
+    def resize(self, node: str | None, slots: int) -> str | None:  # noqa: ARG002  # as every book's
+        """Refuse: the cluster's capacity is its own."""
+        return "its capacity is that of its Ray cluster: add or remove nodes there"
+
     def _queue(self) -> list[Demand]:
         return sorted(self._waiting.values(), key=lambda demand: demand.order)
 
@@ -174,7 +205,7 @@ class RayBook:
             # A node has gone meanwhile: Ray looks for another one, and so do we.
             await asyncio.sleep(RETRY_S)
             return False
-        held = Reserved(group, [str(node) for node in where])
+        held = Reserved(group, [str(node) for node in where], head)
         names = [self.name_of(node) for node in held.bundles]
         if None in names:
             await asyncio.sleep(RETRY_S)
@@ -222,6 +253,8 @@ def _as_slots(demand: Demand) -> Demand:
         attempt=demand.attempt,
         num_workers=demand.num_workers,
         resources=dict(_bundle(demand)),
+        priority=demand.priority,
+        accepted_at=demand.accepted_at,
         strategy=demand.strategy,
         excluded=demand.excluded,
         selectors=demand.selectors,

@@ -1,0 +1,84 @@
+"""Asking a pool for its capacity, and for another one: over core NATS, answered by its supervisor."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.client import open_client
+from runfold.errors import NoAnswerError, NotAcceptedError
+from runfold.events.beats import PoolBeat
+from runfold.events.limits import REQUEST_TIMEOUT_S
+from runfold.events.pools import CapacitySet
+
+if TYPE_CHECKING:
+    from runfold.client import Client
+    from runfold.events.nats.client import RawMessage
+    from runfold.events.pools import SetCapacity
+    from runfold.locate import Address
+
+ASK_AGAIN_S: Final = 1.0
+HEAR_S: Final = 2.0
+"""A supervisor beats once a second."""
+
+
+async def set_capacity(address: Address, pool: str, wish: SetCapacity) -> CapacitySet:
+    """Ask a pool for another capacity, again and again until it answers; return its answer.
+
+    Raises:
+        NotAcceptedError: it will not; the reason says why.
+        NoAnswerError: no supervisor of this pool answered.
+    """
+    async with open_client(address) as client:
+        answer = await _answer(client, pool, wish)
+    if not answer.done:
+        raise NotAcceptedError(f"pool {pool}: {answer.reason}. Nothing was changed")
+    return answer
+
+
+async def _answer(client: Client, pool: str, wish: SetCapacity) -> CapacitySet:
+    subjects = client.names.subjects
+    heard: asyncio.Queue[CapacitySet] = asyncio.Queue(1)
+
+    async def hear(message: RawMessage) -> None:
+        answer = msgspec.json.decode(message.data, type=CapacitySet)
+        if answer.id == wish.id and not heard.full():
+            heard.put_nowait(answer)
+
+    async def ask() -> CapacitySet:
+        while True:
+            await client.connection.publish(subjects.pool_request(pool, "capacity"), msgspec.json.encode(wish))
+            try:
+                async with asyncio.timeout(ASK_AGAIN_S):
+                    return await heard.get()
+            except TimeoutError:
+                continue
+
+    subscription = await client.connection.subscribe(subjects.pool_answer(pool), hear)
+    try:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            return await ask()
+    except TimeoutError:
+        raise NoAnswerError(
+            f"no supervisor of pool {pool!r} answered within {REQUEST_TIMEOUT_S:g} s:\n"
+            "`runfold capacity` shows the pools that are there."
+        ) from None
+    finally:
+        await client.connection.unsubscribe(subscription)
+
+
+async def heard_pools(address: Address) -> dict[str, PoolBeat]:
+    """Return the pools whose supervisors beat, by name: all that are heard within `HEAR_S`."""
+    pools: dict[str, PoolBeat] = {}
+
+    async def hear(message: RawMessage) -> None:
+        beat = msgspec.json.decode(message.data, type=PoolBeat)
+        pools[beat.pool] = beat
+
+    async with open_client(address) as client:
+        subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
+        await asyncio.sleep(HEAR_S)
+        await client.connection.unsubscribe(subscription)
+    return pools
