@@ -8,7 +8,15 @@ import io
 import re
 from pathlib import Path
 
-from runfold.config import CONTEXT_VARIABLE, DATA_VARIABLE, NAMESPACE_VARIABLE, SERVER_VARIABLE
+from runfold.config import (
+    CALLBACKS_VARIABLE,
+    CONTEXT_VARIABLE,
+    DATA_VARIABLE,
+    NAMESPACE_VARIABLE,
+    SERVER_VARIABLE,
+    WEBHOOK_SECRET_VARIABLE,
+    WEBHOOK_URL_VARIABLE,
+)
 from runfold.events.entry import Head
 from runfold.events.failures import FAILURE_KINDS
 from runfold.events.fold import fold
@@ -57,10 +65,12 @@ Read once, when a command starts; an option of the command weighs more.
 | `{server}` | the broker's address, instead of the data directory's `connection.json` | `--server URL` |
 | `{context}` | a context of the `nats` program | `--context NAME` |
 | `{namespace}` | the first token of every subject; `runfold` by default | |
+| `{callbacks}` | callbacks that are added to every run asked for here: `module:name`, commas between | |
+| `{webhook_url}`, `{webhook_secret}` | for a `runfold.Webhook()` that is made without arguments | |
 | `NO_COLOR` | no colours in what is printed | |
 
-Ranks inherit the supervisor's environment, then the job's `env`. `secret_env` names variables that are taken from the
-supervisor's environment and never written down.
+Ranks inherit the supervisor's environment, but for `{server}` and `{webhook_secret}`, then the job's
+`env`. `secret_env` names variables that are taken from the supervisor's environment and never written down.
 
 What ranks print is kept by the broker, and archived with the run: of each rank and attempt the last 1024 batches, of at
 most 64 KiB each. The first of them hold what was printed within a quarter of a second; later ones, while little is
@@ -127,7 +137,13 @@ def failures() -> str:
 def environment() -> str:
     """The page of environment variables."""
     head = ENVIRONMENT.format(
-        data=DATA_VARIABLE, server=SERVER_VARIABLE, context=CONTEXT_VARIABLE, namespace=NAMESPACE_VARIABLE
+        data=DATA_VARIABLE,
+        server=SERVER_VARIABLE,
+        context=CONTEXT_VARIABLE,
+        namespace=NAMESPACE_VARIABLE,
+        callbacks=CALLBACKS_VARIABLE,
+        webhook_url=WEBHOOK_URL_VARIABLE,
+        webhook_secret=WEBHOOK_SECRET_VARIABLE,
     )
     return head + "".join(f"| `{name}` | {_marked(instead)} |\n" for name, instead in INSTEAD.items())
 

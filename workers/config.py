@@ -9,7 +9,7 @@ from typing import Final
 _READ_AT_START: Final = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
 """Variables that interpreter, loader or libc read once, when a program starts: a fork is too late for them."""
 
-_OWN_SECRETS: Final = ("RUNFOLD_SERVER",)
+_OWN_SECRETS: Final = ("RUNFOLD_SERVER", "RUNFOLD_WEBHOOK_SECRET")
 """A server's address may hold a password."""
 
 

@@ -19,6 +19,8 @@ NAMESPACE_VARIABLE: Final = "RUNFOLD_NAMESPACE"
 CALLBACKS_VARIABLE: Final = "RUNFOLD_CALLBACKS"
 WEBHOOK_URL_VARIABLE: Final = "RUNFOLD_WEBHOOK_URL"
 WEBHOOK_SECRET_VARIABLE: Final = "RUNFOLD_WEBHOOK_SECRET"  # noqa: S105  # the name of a variable, no secret
+SECRET_VARIABLES: Final = (SERVER_VARIABLE, WEBHOOK_SECRET_VARIABLE)
+"""What must not reach user code of others; a server's address may hold a password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +70,13 @@ def _callbacks(text: str) -> tuple[str, ...]:
     return tuple(path if ":" in path else ":".join(path.rsplit(".", 1)) for path in paths)
 
 
-def child_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment for a process of our own: this one's, with the working directory kept off its path."""
-    return {**os.environ, "PYTHONSAFEPATH": "1", **(extra or {})}
+def child_environment() -> dict[str, str]:
+    """Return the environment for a process of our own: this one's, with the working directory kept off its path.
+
+    What may hold a secret of runfold's stays here: ranks inherit the supervisor's environment.
+    """
+    inherited = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    return {**inherited, "PYTHONSAFEPATH": "1"}
 
 
 def _user(env: Mapping[str, str]) -> str:
