@@ -16,7 +16,6 @@ collectives.leave(rank, "has returned")           # the rank returned, failed or
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import secrets
 import socket
 from collections.abc import Callable
@@ -24,7 +23,8 @@ from typing import Final, Protocol
 
 from runfold.workers import hubwire
 from runfold.workers.errors import LinkError
-from runfold.workers.hubwire import Arrive, Challenge, Claim, Deliver, Leave, Welcome
+from runfold.workers.hubserver import HubServer
+from runfold.workers.hubwire import Arrive, Challenge, Claim, Deliver, Leave, Welcome, keep_alive
 from runfold.workers.limits import (
     HANDSHAKE_FRAME_MAX_BYTES,
     HUB_CONNECT_RETRY_S,
@@ -53,28 +53,22 @@ class Collectives(Protocol):
 
 
 class CollectiveHub:
-    """The collectives' one meeting point."""
+    """The collectives' one meeting point, of so many ranks from `first` on."""
 
-    def __init__(self, world_size: int, deliver: Deliverer) -> None:
-        self._matcher = Matcher(world_size)
+    def __init__(self, world_size: int, deliver: Deliverer, first: int = 0) -> None:
+        self._matcher = Matcher(world_size, first)
         self._deliver = deliver
         self._timer: asyncio.TimerHandle | None = None
-        self._server: asyncio.Server | None = None
+        self._server: HubServer | None = None
         self._members: dict[int, asyncio.StreamWriter] = {}
-        self._connections: set[asyncio.Task[None]] = set()
-        self._secret = b""
 
     async def listen(
         self, secret: bytes, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None
     ) -> int:
         """Take in the other runners of the attempt, on `sock` if a port was held; return the port."""
-        self._secret = secret
-        if sock is not None:
-            self._server = await asyncio.start_server(self._serve, sock=sock)
-        else:
-            self._server = await asyncio.start_server(self._serve, host, port)
-        address: tuple[str, int] = self._server.sockets[0].getsockname()
-        return address[1]
+        self._server = HubServer()
+        self._server.admit(secret, self)
+        return await self._server.listen(host, port, sock=sock)
 
     def arrive(self, rank: int, request: Collect) -> None:
         """A rank takes part in a collective."""
@@ -89,11 +83,9 @@ class CollectiveHub:
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
-            self._server.close()
-        for connection in self._connections:
-            connection.cancel()
-        if self._connections:
-            await asyncio.wait(self._connections, timeout=HUB_HANDSHAKE_TIMEOUT_S)
+            await self._server.close()
+        for member in set(self._members.values()):
+            member.close()
 
     def _apply(self, outcomes: list[Outcome]) -> None:
         for outcome in outcomes:
@@ -121,34 +113,8 @@ class CollectiveHub:
 
     # --- other runners
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
-        try:
-            async with asyncio.timeout(HUB_HANDSHAKE_TIMEOUT_S):
-                claim = await self._admit(reader, writer)
-            await self._attend(claim, reader, writer)
-        except (LinkError, TimeoutError, OSError):
-            # Nobody of ours, or somebody who does not hold the secret.
-            pass
-        finally:
-            writer.close()
-
-    async def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Claim:
-        keep_alive(writer)
-        nonce = secrets.token_bytes(hubwire.NONCE_BYTES)
-        writer.write(hubwire.encode(Challenge(nonce)))
-        claim = await hubwire.read_at_hub(reader, HANDSHAKE_FRAME_MAX_BYTES)
-        if not isinstance(claim, Claim):
-            raise LinkError("a connection did not begin with a claim")
-        if not hubwire.same(claim.proof, hubwire.member_proof(self._secret, nonce, claim.node, claim.ranks)):
-            raise LinkError("a connection does not hold the attempt's secret")
-        writer.write(hubwire.encode(Welcome(hubwire.hub_proof(self._secret, claim.nonce))))
-        return claim
-
-    async def _attend(self, claim: Claim, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def attend(self, claim: Claim, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hear a runner that was let in, until its connection ends."""
         for rank in claim.ranks:
             self._members[rank] = writer
         how = f"was on {claim.node}, to whose runner the connection is lost,"
@@ -266,13 +232,3 @@ class CollectiveMember:
             for rank, request in list(self._waiting.items()):
                 self._deliver(rank, Refused(request.number, request.kind, "peer", self._lost))
             self._waiting.clear()
-
-
-def keep_alive(writer: asyncio.StreamWriter) -> None:
-    """Have the kernel find out within half a minute that the other host has vanished."""
-    sock: socket.socket = writer.get_extra_info("socket")
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    with contextlib.suppress(AttributeError, OSError):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)

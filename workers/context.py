@@ -52,6 +52,18 @@ class TrainContext:
         """Return the number of this node in the group, from 0."""
         return self._start.node_rank
 
+    def get_replica_group(self) -> int:
+        """Return the number of this rank's replica group, from 0; 0 where the ranks have no groups."""
+        return self._start.replica_group or 0
+
+    def get_replica_group_count(self) -> int:
+        """Return how many replica groups the run has; 1 where the ranks have no groups."""
+        return self._start.replica_groups
+
+    def get_replica_rank(self) -> int:
+        """Return this rank's number among those that it meets in collectives, from 0."""
+        return self._start.rank - self._start.replica_first
+
     def get_arguments(self) -> dict[str, Json]:
         """Return what a callback's `before_init_train_context` gave this rank, by name."""
         return {name: unpack(value) for name, value in self._start.arguments.items()}

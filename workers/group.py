@@ -6,11 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from runfold.events.assignment import Assignment, Work
-from runfold.events.base import Json
 from runfold.events.beats import RankBeat
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
@@ -19,15 +17,16 @@ from runfold.workers.config import missing_names
 from runfold.workers.facts import Facts
 from runfold.workers.inventory import Inventory
 from runfold.workers.life import RankLife
-from runfold.workers.link import Collected, Go, Inquire, Noticed, Refused, Start, Wish
-from runfold.workers.meeting import Meeting
+from runfold.workers.link import Collected, Inquire, Noticed, Refused, Wish
+from runfold.workers.meeting import Meetings
 from runfold.workers.outlet import Outlet
 from runfold.workers.output import OutputCut
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.plan import Held
-from runfold.workers.ports import HeldPort
 from runfold.workers.prepare import Order
+from runfold.workers.scope import Scope
 from runfold.workers.spawner import Spawner
+from runfold.workers.starting import beginning, start_of
 from runfold.workers.storages import Storages
 from runfold.workers.usage import Usage
 
@@ -54,16 +53,15 @@ class RankGroup:
         self._blobs = blobs
         self._connection = connection
         self._facts = facts
-        self._port = HeldPort(spec.addr)
         self._on_change = on_change
         self._lives: dict[int, RankLife] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._meeting: Meeting | None = None
+        self._meetings = Meetings(spec, self._deliver, self._meeting_failed, self._close_later)
         self._paused = False
         self._usage = Usage()
         self._inventory = Inventory(connection, spec.run)
         self._ready: list[RankLife] = []
-        self._work: tuple[int, Work | None] = (0, None)
+        self._told: Assignment | None = None
         self._wish: str | None = None
         self._noticed = Noticed()
         self._saves: tuple[int, set[int]] = (0, set())
@@ -82,19 +80,19 @@ class RankGroup:
     @property
     def attempt(self) -> int:
         """The attempt of the ranks started last; 0 before any."""
-        return self._meeting.attempt if self._meeting is not None else 0
+        return self._meetings.attempt
 
     @property
     def port(self) -> int:
         """The port held for the rendezvous of the attempt to come."""
-        return self._port.number
+        return self._meetings.port
 
     def start(self, assignment: Assignment, attempt: int, laid: RankLaid) -> None:
         """Start a rank of an attempt."""
         if assignment.job is None:
             _LOG.error("%s: the assignment to train names no work; nothing is started", self._spec.run)
             return
-        meeting = self._meeting_of(assignment)
+        meeting = self._meetings.of(assignment, laid.rank)
         rank = laid.rank
         self._retire(rank)
         self.newest[rank] = (attempt, laid.life)
@@ -138,7 +136,7 @@ class RankGroup:
         """Wait, with bounded patience, until the output of all ranks is with the broker; end what is open."""
         for rank in list(self._lives):
             self._retire(rank)
-        self._end_meeting()
+        self._meetings.end()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
         self._port.close()
@@ -167,23 +165,6 @@ class RankGroup:
 
     # --- what an attempt needs
 
-    def _meeting_of(self, assignment: Assignment) -> Meeting:
-        if self._meeting is None or assignment.attempt != self._meeting.attempt:
-            self._end_meeting()
-            held, attempt = self._port, assignment.attempt
-            # What is left to say of one attempt is no answer to the ranks of the next.
-            deliver, failed = partial(self._deliver, attempt), partial(self._meeting_failed, attempt)
-            self._meeting = Meeting(self._spec, assignment, held, deliver, failed)
-            if self._meeting.needs_port:
-                # Offered to the next attempt while this one uses the port held so far.
-                self._port = HeldPort(self._spec.addr)
-        return self._meeting
-
-    def _end_meeting(self) -> None:
-        if self._meeting is not None:
-            self._close_later(self._meeting.close())
-            self._meeting = None
-
     def _inquire(self, rank: int, inquiry: Inquire) -> None:
         """Answer which checkpoints there are, once the status says that what the rank asked for is dealt with."""
         self._close_later(self._list(rank, inquiry))
@@ -194,14 +175,14 @@ class RankGroup:
             answer = await self._inventory.listed(inquiry, life.start.attempt, lambda: life.over)
             life.send(answer)
 
-    def _meeting_failed(self, attempt: int, reason: str) -> None:
+    def _meeting_failed(self, scope: Scope, reason: str) -> None:
         for life in self._lives.values():
-            if life.start.attempt == attempt:
+            if _meets_in(scope, life):
                 life.cannot_meet(reason)
 
-    def _deliver(self, attempt: int, rank: int, answer: Collected | Refused) -> None:
+    def _deliver(self, scope: Scope, rank: int, answer: Collected | Refused) -> None:
         life = self._lives.get(rank)
-        if life is None or life.start.attempt != attempt:
+        if life is None or not _meets_in(scope, life):
             return
         if answer.number > 0:
             life.send(answer)
@@ -214,7 +195,7 @@ class RankGroup:
     def hear(self, assignment: Assignment) -> None:
         """Take what an assignment says of where the ranks begin, and whether they are asked for a checkpoint."""
         if assignment.job is not None:
-            self._work = (assignment.attempt, assignment.job)
+            self._told = assignment
             self._begin()
             self._tell_taken(assignment.job)
             if assignment.job.wanted != self._wish:
@@ -239,18 +220,18 @@ class RankGroup:
 
     def _begin(self) -> None:
         """Let ranks that are ready enter user code, once it is certain where they begin."""
-        attempt, work = self._work
-        if work is None or work.waits:
+        told = self._told
+        if told is None or told.job is None or told.job.waits:
             return
         ready, self._ready = self._ready, []
         for life in ready:
-            if life.start.attempt == attempt:
-                life.go(Go(checkpoint=work.checkpoint, first_index=work.first_index))
+            if life.start.attempt == told.attempt:
+                life.go(beginning(told, told.job, life.start.rank))
                 if self._wish is not None:
                     life.send(Wish(self._wish))
                 if self._noticed.nodes:
                     life.send(self._noticed)
-            elif life.start.attempt > attempt:
+            elif life.start.attempt > told.attempt:
                 self._ready.append(life)
 
     def unfinished(self) -> list[tuple[int, set[str]]]:
@@ -268,7 +249,7 @@ class RankGroup:
         return {one.attempt for one in self.held}
 
     def _order(self, assignment: Assignment, job: Work, laid: RankLaid) -> Order:
-        start = self._start_of(assignment, job, laid)
+        start = start_of(self._spec, assignment, job, laid)
         is_blob = job.entrypoint.startswith(BLOB_ENTRY)
         missing = missing_names(name for name in job.secret_env if name not in self._spec.env)
         obstacle = (
@@ -283,51 +264,14 @@ class RankGroup:
             config_blob=job.config_blob,
             obstacle=obstacle,
             metrics=laid.rank == 0 or job.metrics_ranks == "all",
-            next_port=self._port.number,
+            next_port=self._meetings.port,
             storage=partial(self._storages.of, job),
             callbacks=job.hooks.callbacks if job.hooks.in_ranks else (),
             datasets=job.datasets,
         )
 
-    def _start_of(self, assignment: Assignment, job: Work, laid: RankLaid) -> Start:
-        local = sum(one.place == laid.place for one in assignment.layout)
-        world = len(assignment.layout)
-        given = {
-            "RUNFOLD_RUN": self._spec.run,
-            "RUNFOLD_ATTEMPT": assignment.attempt,
-            "RUNFOLD_RANK": laid.rank,
-            "RUNFOLD_WORLD_SIZE": world,
-            "RUNFOLD_LOCAL_RANK": laid.local_rank,
-            "RUNFOLD_LOCAL_WORLD_SIZE": local,
-            "RUNFOLD_NODE_RANK": laid.node_rank,
-            "RUNFOLD_NODE": self._spec.node,
-        }
-        return Start(
-            run=self._spec.run,
-            name=job.name,
-            attempt=assignment.attempt,
-            rank=laid.rank,
-            life=laid.life,
-            world_size=world,
-            local_rank=laid.local_rank,
-            local_world_size=local,
-            node_rank=laid.node_rank,
-            entrypoint=job.entrypoint,
-            config=job.config,
-            env={**self._spec.env, **job.env, **{name: str(value) for name, value in given.items()}},
-            working_dir=str(Path(self._spec.base_dir) / (job.working_dir or ".")),
-            collective_timeout_s=job.timeouts.collective_timeout_s,
-            node=self._spec.node,
-            checkpointing=job.checkpointing,
-            validates=job.validation is not None,
-            arguments=_own(job.arguments, laid.rank),
-            backend=job.backend,
-            addr=assignment.rendezvous.addr if assignment.rendezvous is not None else self._spec.addr,
-            own_addr=self._spec.addr,
-            resources=assignment.resources,
-        )
 
-
-def _own(arguments: dict[str, Json], rank: int) -> dict[str, Json]:
-    """Return this rank's share of what a gate gave: a value each; who got none has none."""
-    return {name: values[rank] for name, values in arguments.items() if isinstance(values, list) and rank < len(values)}
+def _meets_in(scope: Scope, life: RankLife) -> bool:
+    """Whether a rank here is of those who meet: what is left to say of others is no answer to it."""
+    start = life.start
+    return (start.attempt, start.life) == (scope.attempt, scope.life) and start.rank in scope.ranks

@@ -12,8 +12,10 @@ hub → member   Welcome              member → hub   Arrive*, Leave*          
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
+import socket
 from typing import Final
 
 import msgspec
@@ -118,3 +120,13 @@ async def _read(reader: asyncio.StreamReader, limit_bytes: int) -> bytes:
 def encode(message: ToHub | ToMember) -> bytes:
     """Return the message as a frame."""
     return frame(msgspec.msgpack.encode(message), REPLY_FRAME_MAX_BYTES)
+
+
+def keep_alive(writer: asyncio.StreamWriter) -> None:
+    """Have the kernel find out within half a minute that the other host has vanished."""
+    sock: socket.socket = writer.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    with contextlib.suppress(AttributeError, OSError):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)

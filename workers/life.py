@@ -121,7 +121,7 @@ class RankLife:
             attempt=self.start.attempt,
             rank=self.start.rank,
             life=self.start.life,
-            local_rank=self.start.local_rank,
+            slot=self.start.slot,
             asked_s=self._asked_s,
             killed=self._killed,
         )

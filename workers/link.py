@@ -136,6 +136,8 @@ class Start(Message, frozen=True, kw_only=True):
 
     `arguments` are those that a gate gave this rank; `addr` is where rank 0's node is reached, `own_addr` this one.
     `resources`: what each rank has; `gpus`: the ids of the GPUs that are this rank's own.
+    `slot`: which of its node's slots it has. `replica_first`, `replica_size`: the ranks that it meets with.
+    `warm`: it may come from a process that has imported for it.
     """
 
     run: str
@@ -164,15 +166,24 @@ class Start(Message, frozen=True, kw_only=True):
     backend: BackendConfig = BackendConfig()
     addr: str = ""
     own_addr: str = ""
+    slot: int = 0
+    replica_group: int | None = None
+    replica_groups: int = 1
+    replica_first: int = 0
+    replica_size: int = 0
     resources: dict[str, float] = {}
     gpus: tuple[str, ...] = ()
 
 
 class Go(Message, frozen=True):
-    """All places are ready: enter the training function; begin from `checkpoint`, count reports from `first_index`."""
+    """All places are ready: enter the training function; begin from `checkpoint`, count reports from `first_index`.
+
+    `first`: the number of the first report within the attempt, when others have reported before.
+    """
 
     checkpoint: str | None = None
     first_index: int = 0
+    first: int = 0
 
 
 class Wish(Message, frozen=True):

@@ -33,10 +33,11 @@ class _Round(msgspec.Struct):
 
 
 class Matcher:
-    """The collectives of one attempt. Times are seconds of any clock that does not jump, given by the caller."""
+    """The collectives of so many ranks from `first` on. Times are seconds of any clock that does not jump."""
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, first: int = 0) -> None:
         self._world_size = world_size
+        self._all = frozenset(range(first, first + world_size))
         self._rounds: dict[int, _Round] = {}
         self._gone: dict[int, str] = {}
 
@@ -102,7 +103,7 @@ class Matcher:
         }
 
     def _missing(self, current: _Round) -> set[int]:
-        return set(range(self._world_size)) - current.values.keys()
+        return set(self._all - current.values.keys())
 
     def _complete(self, number: int) -> Outcome:
         current = self._rounds.pop(number)

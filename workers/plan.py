@@ -24,7 +24,7 @@ class Held(Value, frozen=True, kw_only=True):
     attempt: int
     rank: int
     life: int
-    local_rank: int
+    slot: int
     asked_s: float | None = None
     killed: bool = False
 
@@ -87,12 +87,12 @@ def plan(
         return Plan()
     here = {laid.rank: laid for laid in assignment.layout if assignment.places[laid.place].source == source}
     over = [one for one in held if not _is_wanted(one, here.get(one.rank), assignment.attempt)]
-    ending = _end(over, f"attempt {assignment.attempt} begins", _timeouts(assignment).restart_grace_s, now)
-    taken = {one.local_rank for one in held}
+    ending = _end(over, f"attempt {assignment.attempt} goes on without it", _timeouts(assignment).restart_grace_s, now)
+    taken = {one.slot for one in held}
     starting = tuple(
         StartRank(attempt=assignment.attempt, laid=laid)
         for laid in here.values()
-        if laid.local_rank not in taken and (assignment.attempt, laid.life) > newest.get(laid.rank, (0, 0))
+        if laid.its_slot not in taken and (assignment.attempt, laid.life) > newest.get(laid.rank, (0, 0))
     )
     return Plan(steps=(*ending.steps, *starting), wake_at=ending.wake_at)
 

@@ -102,6 +102,7 @@ def _run(link: RankLink, start: Start) -> int:
         pass
     if not isinstance(go, Go):
         return 0
+    link.count_from(go.first)
     link.send(Entered(time.monotonic()))
     current = session.Session(link, start, go, around)
     session.activate(current)
@@ -135,8 +136,8 @@ def _run(link: RankLink, start: Start) -> int:
 
 def _place(start: Start) -> Place:
     return Place(
-        rank=start.rank,
-        world_size=start.world_size,
+        rank=start.rank - start.replica_first,
+        world_size=start.world_size if start.replica_group is None else start.replica_size,
         local_rank=start.local_rank,
         local_world_size=start.local_world_size,
         node_rank=start.node_rank,
@@ -144,6 +145,8 @@ def _place(start: Start) -> Place:
         own_addr=start.own_addr,
         resources=start.resources,
         gpus=start.gpus,
+        replica_group=start.replica_group or 0,
+        replica_groups=start.replica_groups,
     )
 
 

@@ -54,6 +54,10 @@ class RankLink:
             self._reports = self._message.index + 1
         return self._reports
 
+    def count_from(self, first: int) -> None:
+        """Let the next report have this number: others of the attempt have reported before."""
+        self._reports = first
+
     def send(self, message: FromRank, limit_bytes: int = LINK_FRAME_MAX_BYTES) -> None:
         """Send a message; returns when the kernel has it. Waits, and says so, while the runner does not read."""
         with self.lock:

@@ -345,7 +345,7 @@ def broadcast_from_rank_zero(data: object, timeout_s: float | None = UNSET_TIMEO
     """Return rank 0's `data` in every rank; what the others give is not looked at. Every rank must call it."""
     session = _session("broadcast_from_rank_zero")
     kind: CollectiveKind = "broadcast_from_rank_zero"
-    is_source = session.context.get_world_rank() == 0
+    is_source = session.context.get_replica_rank() == 0
     values = session.collect(kind, pickled(kind, data) if is_source else None, timeout_s)
     return data if is_source else unpickled(values[0])
 

@@ -27,7 +27,7 @@ def assignment(want: Want, attempt: int = 1, *, ranks: int = 2, life: int = 1, s
 
 
 def held(rank: int, attempt: int = 1, *, asked_s: float | None = None, killed: bool = False) -> Held:
-    return Held(attempt=attempt, rank=rank, life=1, local_rank=rank - 1, asked_s=asked_s, killed=killed)
+    return Held(attempt=attempt, rank=rank, life=1, slot=rank - 1, asked_s=asked_s, killed=killed)
 
 
 def asked(
@@ -87,7 +87,7 @@ def test_patience_with_the_old_ranks_ends() -> None:
 def test_a_new_life_within_an_attempt_replaces_only_its_rank() -> None:
     told = assignment("train", ranks=2, life=2)
     lives = {1: (1, 1), 2: (1, 2)}
-    second = Held(attempt=1, rank=2, life=2, local_rank=1)
+    second = Held(attempt=1, rank=2, life=2, slot=1)
     todo = asked(told, held(1), second, newest=lives)
     assert ended(todo) == [(1, False)]
     assert started(asked(told, second, newest=lives)) == [(1, 1)]

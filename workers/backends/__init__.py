@@ -24,7 +24,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """A rank, as a backend needs to know it; `addr` is where the others reach rank 0's node, `own_addr` this rank's.
 
     `resources`: what each rank has, as the job asks for it. `gpus`: the ids of those that are this rank's own, where
-    the pool gives any.
+    the pool gives any. With replica groups, all this is within the rank's group, which is number `replica_group` of
+    `replica_groups`.
     """
 
     rank: int
@@ -37,6 +38,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     resources: dict[str, float] = {}
     gpus: tuple[str, ...] = ()
     options: dict[str, Json] = {}
+    replica_group: int = 0
+    replica_groups: int = 1
 
 
 class Meet(Protocol):

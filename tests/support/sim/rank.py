@@ -64,7 +64,7 @@ class SimRank:
             attempt=self.attempt,
             rank=self.rank,
             life=self._laid.life,
-            local_rank=self._laid.local_rank,
+            slot=self._laid.its_slot,
             asked_s=self._asked_s,
             killed=self._killed,
         )
