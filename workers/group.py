@@ -139,7 +139,7 @@ class RankGroup:
         self._meetings.end()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
-        self._port.close()
+        self._meetings.close()
 
     def _beat_of(self, life: RankLife, now: float) -> RankBeat:
         memory_bytes, cpu = self._usage.of(life.pid, now) if life.pid is not None and not life.over else (None, None)
