@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from runfold.events.entry import Entry
     from runfold.events.failures import Failure
     from runfold.events.state import Group, RunState
+    from runfold.events.transitions import AnyTransition
+
+    Hook = tuple[str, tuple[object, ...], dict[str, Json]]
+    """A hook, what it is called with, and the same as a document."""
 
 REPORTS_WAITING_MAX_COUNT: Final = 10_000
 """Reports that wait for other ranks or for their checkpoint; the oldest beyond is told as it is."""
@@ -77,40 +81,37 @@ class Happenings:
         self._before = after
         return told
 
-    def _told(self, entry: Entry, after: RunState) -> Iterator[tuple[str, tuple[object, ...], dict[str, Json]]]:
+    def _told(self, entry: Entry, after: RunState) -> Iterator[Hook]:
         before, context = self._before, context_of(after)
         self._note_reports(entry)
-        heard = False
-        for item in entry.inputs:
-            heard = heard or isinstance(item, RankFact)
-            if isinstance(item, RankStarted) and item.life > 1:
-                yield "after_replica_group_start", (_group(after),), {"rank": item.rank, "life": item.life}
-            if isinstance(item, Released) and before is not None and before.group is not None:
-                yield f"after_worker_group_{_ending(after)}", (_group(before),), {"attempt": item.attempt}
-        if heard and after.group is not None:
-            yield "after_worker_group_poll_status", (after.group,), {"attempt": after.attempt}
+        yield from _heard(entry, before, after)
         for decided in entry.transitions:
             if isinstance(decided, AttemptStarted | StateChanged):
                 yield from self._reported(before, after, context, last=True)
-            match decided:
-                case ControllerChanged(epoch=1):
-                    yield "after_controller_start", (context,), {"name": context.name}
-                case AttemptStarted(attempt=attempt, num_workers=size):
-                    group = GroupInfo(attempt=attempt, num_workers=size)
-                    yield "before_worker_group_start", (group,), {"attempt": attempt, "num_workers": size}
-                case GroupLaidOut():
-                    yield "after_worker_group_start", (_group(after),), {"attempt": decided.attempt}
-                case FailureDecided():
-                    yield "after_exception", (context, _exceptions(decided.failure, after)), _failure(decided)
-                case CheckpointCommitted(name=name):
-                    self._done.add(name)
-                case TaskClosed(task=task) if task.startswith("seal:"):
-                    self._lost.add(task.removeprefix("seal:"))
-                case StateChanged():
-                    yield from _changed(decided, before, after)
-                case _:
-                    pass
+            yield from self._decided(decided, before, after, context)
         yield from self._reported(before, after, context, last=False)
+
+    def _decided(
+        self, decided: AnyTransition, before: RunState | None, after: RunState, context: RunContext
+    ) -> Iterator[Hook]:
+        match decided:
+            case ControllerChanged(epoch=1):
+                yield "after_controller_start", (context,), {"name": context.name}
+            case AttemptStarted(attempt=attempt, num_workers=size):
+                group = GroupInfo(attempt=attempt, num_workers=size)
+                yield "before_worker_group_start", (group,), {"attempt": attempt, "num_workers": size}
+            case GroupLaidOut():
+                yield "after_worker_group_start", (_group(after),), {"attempt": decided.attempt}
+            case FailureDecided():
+                yield "after_exception", (context, _exceptions(decided.failure, after)), _failure(decided)
+            case CheckpointCommitted(name=name):
+                self._done.add(name)
+            case TaskClosed(task=task) if task.startswith("seal:"):
+                self._lost.add(task.removeprefix("seal:"))
+            case StateChanged():
+                yield from _changed(decided, before, after)
+            case _:
+                pass  # of no interest to observers
 
     # --- reports
 
@@ -121,9 +122,7 @@ class Happenings:
                 one.metrics[item.rank] = _unpacked(item.metrics)
                 one.checkpoint = one.checkpoint or item.checkpoint
 
-    def _reported(
-        self, before: RunState | None, after: RunState, context: RunContext, *, last: bool
-    ) -> Iterator[tuple[str, tuple[object, ...], dict[str, Json]]]:
+    def _reported(self, before: RunState | None, after: RunState, context: RunContext, *, last: bool) -> Iterator[Hook]:
         """Yield the reports, in their order, that every rank has passed; all of an attempt that is over."""
         state = before if last and before is not None and before.attempt != after.attempt else after
         ranks = state.group.ranks if state.group is not None else ()
@@ -143,6 +142,17 @@ class Happenings:
             yield "after_report", (context, metrics, checkpoint), document
 
 
+def _heard(entry: Entry, before: RunState | None, after: RunState) -> Iterator[Hook]:
+    """Yield what the facts of an entry are to observers."""
+    for item in entry.inputs:
+        if isinstance(item, RankStarted) and item.life > 1:
+            yield "after_replica_group_start", (_group(after),), {"rank": item.rank, "life": item.life}
+        if isinstance(item, Released) and before is not None and before.group is not None:
+            yield f"after_worker_group_{_ending(after)}", (_group(before),), {"attempt": item.attempt}
+    if after.group is not None and any(isinstance(item, RankFact) for item in entry.inputs):
+        yield "after_worker_group_poll_status", (after.group,), {"attempt": after.attempt}
+
+
 def context_of(state: RunState) -> RunContext:
     """Return which run it is, as hooks are told."""
     job = state.job
@@ -155,9 +165,7 @@ def context_of(state: RunState) -> RunContext:
     )
 
 
-def _changed(
-    item: StateChanged, before: RunState | None, after: RunState
-) -> Iterator[tuple[str, tuple[object, ...], dict[str, Json]]]:
+def _changed(item: StateChanged, before: RunState | None, after: RunState) -> Iterator[Hook]:
     previous = ControllerState(name=item.from_state)
     if before is not None and state_name(before.phase) == item.from_state:
         previous = ControllerState(name=item.from_state, reason=before.phase.reason, since_t=before.phase.since_t)
