@@ -76,8 +76,6 @@ def lineage(evidence: Evidence) -> Iterator[Finding]:
     seen = _Lineage()
     for link in evidence.history.links:
         entry = link.entry
-        if not entry.transitions and not any(isinstance(item, CheckpointSealed) for item in entry.inputs):
-            continue
         for item in entry.inputs:
             if isinstance(item, CheckpointSealed):
                 seen.sealed.setdefault(item.name, set()).add(item.manifest_digest)
