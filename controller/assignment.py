@@ -190,7 +190,8 @@ def _wanted(state: RunState) -> str | None:
 def _tasks(state: RunState) -> tuple[Task, ...]:
     """Give the tasks to the runner of rank 0, or to the first that there is; what has ended is nobody's.
 
-    The supervisor does those that need no group, and all of them once there is none.
+    The supervisor does those that need no group, and all of them once there is none, or once every rank has returned
+    and no runner is left: what is on its way to be committed then is not lost.
     """
     group = state.group
     runner = ""
@@ -198,12 +199,16 @@ def _tasks(state: RunState) -> tuple[Task, ...]:
         first = group.layout[0].place if group.layout else 0
         places = [group.places[first], *group.places]
         runner = next((place.source for place in places if place.healthy), "")
-    if group is not None and group.released:
+    if group is not None and (group.released or (not runner and _returned(group))):
         runner = state.supervisor
     return tuple(replace(one.task, source=_doer(state, one.task, runner)) for one in state.tasks if one.end is None)
 
 
 def _doer(state: RunState, task: Task, runner: str) -> str:
+def _returned(group: Group) -> bool:
+    return bool(group.ranks) and all(rank.phase == "returned" for rank in group.ranks)
+
+
     if task.kind == STACKS:
         return str(task.arguments.get("source", ""))
     return state.supervisor if task.kind in AT_THE_POOL else runner

@@ -126,7 +126,8 @@ def _again(state: RunState, phase: Restarting | Rescheduling, policies: Policies
 
 
 def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
-    if group.ranks and not group.waits and all(rank.started for rank in group.ranks):
+    unusable = state.checkpoints.unusable
+    if group.ranks and not group.waits and not unusable and all(rank.started for rank in group.ranks):
         entered = f"{ranks(len(group.ranks))} in user code (attempt {group.attempt})"
         return (change(state, "running", entered),)
     if failures := open_failures(state):

@@ -9,6 +9,7 @@ from runfold.events.transitions import (
     CheckpointCommitted,
     FailureDecided,
     RunContinued,
+    StateChanged,
     TaskClosed,
     TaskOrdered,
 )
@@ -72,6 +73,18 @@ def test_given_the_runner_is_lost_then_the_next_one_seals() -> None:
     assert told.job.waits
     run.says(run.sealed(FIRST))
     assert run.group.start == FIRST
+
+
+def test_given_the_runner_is_lost_when_all_ranks_have_returned_then_the_supervisor_seals() -> None:
+    run = Run(1).running()
+    run.says(run.shard(0, 0), run.returned(0))
+    assert [task.source for task in assignment(run.state, run.head).tasks] == ["local"]
+    run.says(run.runner_lost())
+    assert run.name == "running"
+    assert [task.source for task in assignment(run.state, run.head).tasks] == ["pool-local"]
+    run.says(run.sealed(FIRST, node="pool-local"))
+    assert run.the(CheckpointCommitted).name == FIRST
+    assert run.the(StateChanged).next == "finished"
 
 
 def test_given_an_attempt_that_ends_then_what_was_not_whole_is_deleted() -> None:
@@ -165,6 +178,15 @@ def test_given_storage_that_cannot_be_used_then_the_run_ends_before_it_trains() 
     assert (decided.decision, decided.failure.kind) == ("raise", "storage")
     assert "no such bucket" in decided.reason
     assert run.name == "shutting_down"
+
+
+def test_given_storage_that_cannot_be_used_then_ranks_that_wait_for_it_do_not_begin_and_nothing_is_retried() -> None:
+    run = Run(1, storage="s3://nope", failure=FailureConfig(max_failures=3)).running()
+    assert run.name == "scheduling"
+    run.says(run.task_ended("open", "failed", why="no such bucket"))
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.failure.kind) == ("raise", "storage")
+    assert run.path == ["scheduling>shutting_down"]
 
 
 def test_given_no_storage_named_then_nothing_is_looked_into() -> None:
