@@ -204,11 +204,11 @@ def _tasks(state: RunState) -> tuple[Task, ...]:
     return tuple(replace(one.task, source=_doer(state, one.task, runner)) for one in state.tasks if one.end is None)
 
 
-def _doer(state: RunState, task: Task, runner: str) -> str:
 def _returned(group: Group) -> bool:
     return bool(group.ranks) and all(rank.phase == "returned" for rank in group.ranks)
 
 
+def _doer(state: RunState, task: Task, runner: str) -> str:
     if task.kind == STACKS:
         return str(task.arguments.get("source", ""))
     return state.supervisor if task.kind in AT_THE_POOL else runner
