@@ -27,7 +27,7 @@ class Door:
 
     def __init__(self) -> None:
         self._server: asyncio.Server | None = None
-        self._came: asyncio.Queue[SupervisorPipe] = asyncio.Queue()
+        self._came: asyncio.Queue[SupervisorPipe] = asyncio.Queue(1)
         self._current: SupervisorPipe | None = None
 
     @classmethod
@@ -58,14 +58,18 @@ class Door:
         """Wait no more."""
         if self._server is not None:
             self._server.close()
-        while not self._came.empty():
-            self._came.get_nowait().close()
+        self._forget_waiting()
 
     async def _knocked(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # The word of the supervisor before ends here.
         if self._current is not None:
             self._current.close()
+        self._forget_waiting()
         self._came.put_nowait(SupervisorPipe(reader, writer))
+
+    def _forget_waiting(self) -> None:
+        while not self._came.empty():
+            self._came.get_nowait().close()
 
 
 async def knock(path: Path, pid: int) -> RunnerPipe:
