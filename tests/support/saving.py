@@ -37,16 +37,27 @@ def trains(config):
 
 
 def killed_at_file(config):
-    """Rank 1 is killed before its n-th file of the second checkpoint, in the first attempt."""
+    """A rank is killed at its n-th file of the second checkpoint, in the first attempt: before it, or in its middle."""
     ctx = runfold.get_context()
     first = begin(ctx)
-    if ctx.get_attempt() == 1 and ctx.get_world_rank() == 1:
-        put, write, seen = files._LocalFiles.put, files._LocalFiles.write, [0]
+    if ctx.get_attempt() == 1 and ctx.get_world_rank() == config.get("rank", 1):
+        put, write, copy, seen = files._LocalFiles.put, files._LocalFiles.write, files.copy, [0]
+
+        def die():
+            os.kill(os.getpid(), signal.SIGKILL)
+            signal.pause()
 
         def count():
-            if config["at"] == seen[0]:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if config["at"] == seen[0] and not config.get("torn"):
+                die()
             seen[0] += 1
+
+        def torn_copy(source, target, chunk_bytes=1024):
+            if config.get("torn") and config["at"] == seen[0] - 1:
+                target.write(source.read(1))
+                target.flush()
+                die()
+            return copy(source, target, chunk_bytes)
 
         def counted_put(self, source, path, chunk_bytes=1024):
             if "checkpoint_000001" in path:
@@ -58,9 +69,10 @@ def killed_at_file(config):
                 count()
             write(self, path, data, **how)
 
-        files._LocalFiles.put, files._LocalFiles.write = counted_put, counted_write
+        files._LocalFiles.put, files._LocalFiles.write, files.copy = counted_put, counted_write, torn_copy
+    how = {"checkpoint_upload_mode": runfold.CheckpointUploadMode[config.get("mode", "SYNC")]}
     for step in range(first, 3):
-        save(step, {"step": step}, count=3)
+        save(step, {"step": step}, count=3, **how)
         runfold.barrier()
     return first
 
