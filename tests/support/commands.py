@@ -98,9 +98,9 @@ class Commands:
         return path
 
     @contextmanager
-    def service(self, *options: str) -> Iterator[Up]:
+    def service(self, *options: str, **env: str) -> Iterator[Up]:
         """A service for as long as the block lasts; afterwards nothing of it may be left."""
-        process = self.start("up", "-o", "json", *options)
+        process = self.start("up", "-o", "json", *options, **env)
         up = Up(process)
         try:
             up.wait_ready()

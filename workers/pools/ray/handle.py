@@ -18,6 +18,9 @@ from runfold.workers.pools.ray.actor import HEED_EVERY_S, Ended
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray, RayError
 
 AGAIN_S: Final = 0.5
+ANSWER_TIMEOUT_S: Final = 1.0
+BROKEN_MAX_S: Final = 3.0
+"""How long a broken connection may take to come again. Ray itself takes some twenty seconds to call a node dead."""
 KILL_MARGIN_S: Final = STOP_MARGIN_S + 4.0
 """The actor kills a runner that does not stop; this much later the actor itself is killed."""
 _LOG: Final = logging.getLogger("runfold.workers")
@@ -125,11 +128,19 @@ class RayRunner:
             await self._ray.kill(self._actor)
 
     async def _end_of(self, actor: Actor) -> Ended:
-        """Wait for the runner's end. Whether an actor that cannot be reached lives is for the cluster to say."""
+        """Wait for the runner's end. An actor whose connection is broken, and stays so, is lost with its machine."""
+        broken_s: float | None = None
         while True:
             try:
+                if broken_s is not None:
+                    async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                        await actor.call("heed", self._adopt_within_s)
+                    broken_s = None
                 answer = await actor.call("ended")
-            except ActorUnreachable:
+            except (ActorUnreachable, TimeoutError) as error:
+                broken_s = broken_s or time.monotonic()
+                if time.monotonic() > broken_s + BROKEN_MAX_S:
+                    raise ActorLost(f"it was not to be reached for {BROKEN_MAX_S:g} s: {error}") from None
                 await asyncio.sleep(AGAIN_S)
                 continue
             if isinstance(answer, bytes):

@@ -1,0 +1,90 @@
+"""Nodes added, drained and killed under runs that train on a Ray cluster; actors and the supervisor killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.commands import Commands, gone
+from support.rayed import NEEDS_RAY, RayCluster, RayRun, on_cluster, patiently
+from support.victims import kill_supervisor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = NEEDS_RAY
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    made = RayCluster()
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def service(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("service"))
+    try:
+        cluster.add()
+        with on_cluster(commands, cluster) as runfold:
+            yield runfold
+    finally:
+        commands.end()
+
+
+def test_the_supervisor_is_killed_and_training_goes_on(cluster: RayCluster, service: Commands) -> None:
+    run = RayRun(service, "orphaned")
+    ranks = run.ranks(1)
+    kill_supervisor(service)
+    assert all(rank.process.is_running() for rank in ranks)
+    status = run.ends()
+    assert (status["state"], status["attempt"]) == ("finished", 1)
+    cluster.leaves_nothing()
+
+
+def test_an_actor_is_killed_and_its_run_goes_on_in_another(cluster: RayCluster, service: Commands) -> None:
+    run = RayRun(service, "bereft", failure__max_failures=1)
+    family = [rank.process for rank in run.ranks(1)]
+    os.kill(cluster.actor_process(f"runfold-runfold-{run.run}-1-"), signal.SIGKILL)
+    again = run.ranks(2)
+    assert gone(family) == []
+    status = run.ends()
+    assert (status["state"], status["attempt"]) == ("finished", 2), again
+    assert "its actor is gone" in run.story()
+    cluster.leaves_nothing()
+
+
+def test_a_node_is_drained_and_its_run_moves_in_time(cluster: RayCluster, service: Commands) -> None:
+    run = RayRun(service, "moves")
+    drained = cluster.called(run.ranks(1)[0].node)
+    cluster.add()
+    cluster.drain(drained, within_s=4.0)
+    run.reaches("preempting")
+    again = run.ranks(2)
+    assert cluster.called(again[0].node) is not drained
+    status = run.ends()
+    budgets = status["budgets"]
+    assert isinstance(budgets, dict)
+    assert (status["state"], budgets["preemption"]["spent"], budgets["worker"]["spent"]) == ("finished", 1, 0)
+    cluster.kill(drained)
+    cluster.leaves_nothing()
+
+
+def test_a_node_is_killed_and_its_run_waits_for_another(cluster: RayCluster, service: Commands) -> None:
+    run = RayRun(service, "stranded", failure__max_failures=1)
+    ranks = run.ranks(1)
+    family = [process for rank in ranks for process in (rank.process, rank.spawner)]
+    cluster.kill(cluster.called(ranks[0].node))
+    assert gone(family) == []
+    patiently(lambda: run.status["attempt"] == 2, lambda: run.status)
+    cluster.add()
+    run.ranks(2)
+    status = run.ends()
+    assert (status["state"], status["attempt"]) == ("finished", 2)
+    cluster.leaves_nothing()

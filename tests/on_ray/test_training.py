@@ -1,0 +1,129 @@
+"""Runs on a Ray cluster of two nodes: placed, trained, restarted in place, and nothing left of them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from support.commands import Commands
+from support.rayed import NEEDS_RAY, RayCluster, RayRun, on_cluster, patiently
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = NEEDS_RAY
+TOKEN = "t0ps3cret"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    made = RayCluster()
+    try:
+        made.add(labels={"zone": "a"}, num_gpus=2, resources={"accelerator_type:T4": 1})
+        made.add(labels={"zone": "b"})
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture(scope="module")
+def service(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    commands = Commands(tmp_path_factory.mktemp("service"))
+    try:
+        with on_cluster(commands, cluster, TOKEN=TOKEN) as runfold:
+            yield runfold
+    finally:
+        commands.end()
+
+
+def test_ranks_stand_on_two_nodes_and_restart_in_place(cluster: RayCluster, service: Commands) -> None:
+    run = RayRun(
+        service,
+        "two",
+        scaling__placement_strategy="STRICT_SPREAD",
+        failure__max_failures=1,
+        config__fails_before=2,
+    )
+    first = run.ranks(1)
+    actors = cluster.actors()
+    again = run.ranks(2)
+    assert cluster.actors() == actors
+    assert len({rank.node for rank in again}) == 2
+    assert [rank.node for rank in again] == [rank.node for rank in first]
+    assert {rank.process.pid for rank in again}.isdisjoint({rank.process.pid for rank in first})
+    status = run.ends()
+    assert (status["state"], status["attempt"]) == ("finished", 2)
+    cluster.leaves_nothing()
+
+
+def test_ranks_have_what_the_job_gives_them_and_no_credentials(cluster: RayCluster, service: Commands) -> None:
+    """Half a CPU each on one node of a kind and a place; variables of the job, secret ones and prepared ones."""
+    run = RayRun(
+        service,
+        "given",
+        scaling__placement_strategy="STRICT_PACK",
+        scaling__resources_per_worker__CPU=0.5,
+        scaling__resources_per_worker__GPU=1,
+        scaling__use_gpu="true",
+        scaling__accelerator_type="T4",
+        scaling__label_selector__zone="a",
+        env__GREETING="hello",
+        secret_env='["TOKEN"]',
+        runtime_env__env_vars__PREPARED="yes",
+    )
+    ranks = run.ranks(1)
+    assert len({rank.node for rank in ranks}) == 1
+    secrets = passwords(service)
+    for process in cluster.family():
+        said = [*process.cmdline(), *process.environ().values()]
+        assert [secret for secret in secrets for one in said if secret in one] == []
+    status = run.ends()
+    assert status["return_value"] == {
+        "attempt": 1,
+        "environment": {"GREETING": "hello", "PREPARED": "yes", "CUDA_VISIBLE_DEVICES": "0,1"},
+        "token": len(TOKEN),
+    }
+    exported = service.ok("export", run.run, "--format", "jsonl").out
+    assert [one for one in (*secrets, TOKEN) if one in exported or one in session_logs(cluster)] == []
+    cluster.leaves_nothing()
+
+
+def test_what_can_never_be_is_told_from_what_has_to_wait(cluster: RayCluster, service: Commands) -> None:
+    never = RayRun(service, "never", workers=3, scaling__resources_per_worker__CPU=2)
+    status = never.reaches("errored")
+    assert "3 ranks with 2 CPU each" in str(status["error"])
+    nowhere = RayRun(service, "nowhere", scaling__label_selector__zone="c")
+    assert "zone=c" in str(nowhere.reaches("errored")["error"])
+    first = RayRun(service, "first", scaling__resources_per_worker__CPU=2)
+    first.ranks(1)
+    second = RayRun(service, "second", workers=1)
+    patiently(lambda: "waits" in second.story() or "queued" in second.story(), second.story)
+    assert second.status["state"] == "scheduling"
+    first.ends()
+    second.ranks(1, count=1)
+    assert second.ends()["state"] == "finished"
+    cluster.leaves_nothing()
+
+
+def test_a_run_that_waits_and_one_that_trains_are_aborted(cluster: RayCluster, service: Commands) -> None:
+    first = RayRun(service, "trains", scaling__resources_per_worker__CPU=2)
+    first.ranks(1)
+    second = RayRun(service, "waits", scaling__resources_per_worker__CPU=2)
+    patiently(lambda: len(cluster.groups()) == 2, cluster.groups)
+    for run in (second, first):
+        service.ok("abort", run.run, "--reason", "the test says so")
+        run.reaches("aborted")
+    cluster.leaves_nothing()
+
+
+def passwords(runfold: Commands) -> list[str]:
+    """Return the passwords of the service's broker."""
+    said = json.loads((runfold.data / "connection.json").read_text(encoding="utf-8"))
+    return [role["password"] for role in said["roles"].values()]
+
+
+def session_logs(cluster: RayCluster) -> str:
+    """Return all that Ray and its workers have written to their logs."""
+    return "".join(file.read_text(errors="replace") for file in cluster.logs.rglob("*") if file.is_file())
