@@ -1,4 +1,4 @@
-"""Who is which rank (BEHAVIOUR §4.3): node after node, by GPU on a node, by pod on a TPU; a rank keeps its node.
+"""Who is which rank: node after node, by GPU on a node, by pod on a TPU; a rank keeps its node.
 
 With replica groups the local ranks and the numbers of nodes are those within a group.
 """

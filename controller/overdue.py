@@ -1,4 +1,4 @@
-"""Checkpoints that wait for ranks: who has not passed, and what is said when that lasts (PARITY §6.4)."""
+"""Checkpoints that wait for ranks: who has not passed, and what is said when that lasts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PREEMPTING: nodes will be taken back; ranks finish or save until the deadline (BEHAVIOUR §12)."""
+"""PREEMPTING: nodes will be taken back; ranks finish or save until the deadline."""
 
 from __future__ import annotations
 

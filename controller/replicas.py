@@ -1,4 +1,4 @@
-"""Replica groups: which of them are replaced while the others train on, and when (BEHAVIOUR §4.10, PARITY's row)."""
+"""Replica groups: which of them are replaced while the others train on, and when."""
 
 from __future__ import annotations
 

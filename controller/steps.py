@@ -1,4 +1,4 @@
-"""What each state does next: one function a state, each a look at the whole folded state (BEHAVIOUR §1.4)."""
+"""What each state does next: one function a state, each a look at the whole folded state."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def _is_late(task: Task) -> bool:
 
 
 def _give_up(state: RunState, phase: ShuttingDown, cause: Cause) -> StateChanged:
-    """The pool has not let go in time: the run ends all the same, and says so (PARITY §1.8)."""
+    """The pool has not let go in time: the run ends all the same, and says so."""
     late_s = state.t - phase.since_t
     teardown = f"{state.supervisor} did not release the group within {late_s:.1f} s"
     if phase.next == "finished":

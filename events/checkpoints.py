@@ -160,7 +160,7 @@ def ranks_in(ranks: str) -> tuple[int, ...]:
     return tuple(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
 
 
-# --- scores and retention (BEHAVIOUR §7.3, §7.4, PARITY §7.3)
+# --- scores and retention
 
 
 def score_of(metrics: dict[str, Json] | None, config: CheckpointConfig) -> tuple[float | None, str]:

@@ -1,7 +1,7 @@
 """The configuration of a job: the same classes in Python, in a job file and on the wire.
 
 Every class checks itself when it is made, from Python as from JSON: a wrong value is a `ValueError` whose message
-begins with the field's name. Names and defaults are the peer's (BEHAVIOUR §2.1, §3.1, §7.1).
+begins with the field's name. Names and defaults are the peer's.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class ScalingConfig(Config, frozen=True):
                 raise ValueError(f"resources_per_worker: {name} is 0 while {flag} is true")
 
     def _check_slices(self) -> None:
-        """TPUs are had in whole slices (BEHAVIOUR §13.1)."""
+        """TPUs are had in whole slices."""
         if not self.use_tpu:
             return
         if self.max_workers > 1:
@@ -158,7 +158,7 @@ class ScalingConfig(Config, frozen=True):
 
 
 class FailureConfig(Config, frozen=True):
-    """The four budgets and what surrounds them; −1 is unlimited, 0 is none (BEHAVIOUR §2.1, PARITY §2)."""
+    """The four budgets and what surrounds them; −1 is unlimited, 0 is none."""
 
     max_failures: int = 0
     controller_failure_limit: int = -1
@@ -184,7 +184,7 @@ class FailureConfig(Config, frozen=True):
 
 
 class CheckpointConfig(Config, frozen=True):
-    """Which checkpoints are kept (BEHAVIOUR §7.1), and how they are uploaded.
+    """Which checkpoints are kept, and how they are uploaded.
 
     `upload_threads_max` files of a report are uploaded at a time, in pieces of `upload_chunk_bytes`; so many pieces are
     in memory. `upload_queue_max` asynchronous uploads wait at most: then `report` does. After `upload_failure_limit`
@@ -284,7 +284,7 @@ class HooksConfig(Config, frozen=True):
 
 
 class Timeouts(Config, frozen=True):
-    """Every wait of a run, in seconds (DESIGN §5). None waits for ever."""
+    """Every wait of a run, in seconds. None waits for ever."""
 
     beat_every_s: float = 1.0
     report_flush_s: float = 0.5

@@ -1,4 +1,4 @@
-"""Evolving: what a transition changes of the state. Second half of the fold (DESIGN §2)."""
+"""Evolving: what a transition changes of the state. Second half of the fold."""
 
 from __future__ import annotations
 
