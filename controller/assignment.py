@@ -81,6 +81,7 @@ def assignment(state: RunState, head: Head) -> Assignment:
         stop=_stop_order(state) if want == "stop" else None,
         replica_group_size=size_of(state),
         replicas=_replicas(group) if want == "train" else (),
+        lighthouse=group.lighthouse if want == "train" else "",
     )
 
 

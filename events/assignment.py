@@ -115,7 +115,7 @@ class Assignment(Document, frozen=True, kw_only=True):
 
     `kept`: the places are those of the attempt before. `room_for`: the run wants to be told how many of its ranks, up
     to so many, the pool has room for (`CapacityChanged`); 0: it does not. `replica_group_size`: so many ranks each
-    are a replica group; `replicas` are those that were replaced.
+    are a replica group; `replicas` are those that were replaced. `lighthouse`: where torchft's is.
     """
 
     v: int = 1
@@ -149,6 +149,7 @@ class Assignment(Document, frozen=True, kw_only=True):
     room_for: int = 0
     replica_group_size: int | None = None
     replicas: tuple[ReplicaGiven, ...] = ()
+    lighthouse: str = ""
 
     def newer_than(self, other: Assignment | None) -> bool:
         """Whether this one counts against `other`, the newest held so far."""

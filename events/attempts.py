@@ -13,7 +13,7 @@ from runfold.events.keeping import at_ease, begun, next_attempt
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
 from runfold.events.marks import Repeats
 from runfold.events.notices import taken_back
-from runfold.events.replicas import opened, went_down
+from runfold.events.replicas import lighthouse, opened, went_down
 from runfold.events.state import Group, Rank, Scheduling, Spent
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
         early={},
         waiting=None,
         arguments=transition.arguments,
+        lighthouse=lighthouse(state, group.places[transition.layout[0].place]) if transition.layout else "",
     )
     changed = replace(
         state,

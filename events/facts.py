@@ -123,7 +123,8 @@ class Released(PoolFact, frozen=True, kw_only=True):
 class RunnerReady(Fact, frozen=True, kw_only=True):
     """A runner can start ranks: the port it holds, and its clock's offset to the host of rank 0's runner's pool.
 
-    `gpus`: the ids of the GPUs of each of its slots; `pod`: the TPU pod that it is in.
+    `gpus`: the ids of the GPUs of each of its slots; `pod`: the TPU pod that it is in. `spare_port`: another port that
+    it holds, for whatever the ranks' backend needs.
     """
 
     node: str
@@ -132,6 +133,7 @@ class RunnerReady(Fact, frozen=True, kw_only=True):
     clock_offset_s: float = 0.0
     gpus: tuple[tuple[str, ...], ...] = ()
     pod: str = ""
+    spare_port: int = 0
 
 
 class RankStarted(RankFact, frozen=True, kw_only=True):

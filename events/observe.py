@@ -272,8 +272,8 @@ def _released(draft: Draft, item: Released) -> None:
 
 def _runner_ready(draft: Draft, item: RunnerReady) -> None:
     ready = Ready(addr=item.addr, port=item.port, offset_s=draft.t - item.clock_s, measured_s=item.clock_offset_s)
-    if item.gpus or item.pod:
-        ready = replace(ready, gpus=item.gpus, pod=item.pod)
+    if item.gpus or item.pod or item.spare_port:
+        ready = replace(ready, gpus=item.gpus, pod=item.pod, spare_port=item.spare_port)
 
     def introduce(group: Group) -> Group:
         early = group.early if group.layout else {**group.early, item.source: ready}

@@ -100,6 +100,17 @@ def opened(state: RunState, places: tuple[Place, ...]) -> tuple[Place, ...]:
     )
 
 
+def lighthouse(state: RunState, place: Place) -> str:
+    """Return where torchft's lighthouse is: where the job says, else at the runner of rank 0."""
+    backend = state.job.backend
+    if backend.kind != "torchft":
+        return ""
+    told = backend.options.get("lighthouse")
+    if isinstance(told, str) and told:
+        return told
+    return f"http://{place.ready.addr}:{place.ready.spare_port}" if place.ready is not None else ""
+
+
 # --- what transitions change of them
 
 

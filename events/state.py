@@ -167,6 +167,7 @@ class Ready(Value, frozen=True, kw_only=True):
     measured_s: float = 0.0
     gpus: tuple[tuple[str, ...], ...] = ()
     pod: str = ""
+    spare_port: int = 0
 
 
 class Place(Value, frozen=True, kw_only=True):
@@ -236,7 +237,7 @@ class Group(Value, frozen=True, kw_only=True):
     held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports. `start` is the
     checkpoint that the ranks begin from; while `waits`, it is not certain yet and nobody enters user code. `seen` is
     what ranks were doing when they were last looked at, of so many `looks`. `replicas`: the replica groups that have
-    failed in this attempt; of those that are down, ranks are no part of the layout.
+    failed in this attempt; of those that are down, ranks are no part of the layout. `lighthouse`: where torchft's is.
     """
 
     attempt: int
@@ -264,6 +265,7 @@ class Group(Value, frozen=True, kw_only=True):
     arguments: dict[str, Json] = {}
     kept: bool = False
     replicas: tuple[Replica, ...] = ()
+    lighthouse: str = ""
 
     @property
     def over(self) -> bool:

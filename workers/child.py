@@ -1,10 +1,16 @@
-"""What a runner's rank spawner forks: a rank, or the keeper of the run's storage."""
+"""What a runner's rank spawner forks: a rank, the keeper of the run's storage, or a lighthouse."""
 
 from __future__ import annotations
 
-from runfold.workers import keeper, rank
+from runfold.workers import keeper, lighthouse, rank
 
 
 def main(spec: bytes, fds: dict[str, int]) -> int:
     """Run as what `spec` says; a rank's is empty."""
-    return keeper.main(spec, fds) if spec == keeper.SPEC else rank.main(spec, fds)
+    match spec:
+        case keeper.SPEC:
+            return keeper.main(spec, fds)
+        case lighthouse.SPEC:
+            return lighthouse.main(spec, fds)
+        case _:
+            return rank.main(spec, fds)

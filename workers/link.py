@@ -171,6 +171,7 @@ class Start(Message, frozen=True, kw_only=True):
     replica_groups: int = 1
     replica_first: int = 0
     replica_size: int = 0
+    lighthouse: str = ""
     resources: dict[str, float] = {}
     gpus: tuple[str, ...] = ()
 

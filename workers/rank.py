@@ -147,6 +147,7 @@ def _place(start: Start) -> Place:
         gpus=start.gpus,
         replica_group=start.replica_group or 0,
         replica_groups=start.replica_groups,
+        lighthouse=start.lighthouse,
     )
 
 

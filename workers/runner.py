@@ -31,6 +31,7 @@ from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
 from runfold.workers.group import RankGroup
 from runfold.workers.hand import Hand
+from runfold.workers.lighthouse import Lighthouse
 from runfold.workers.logs import log_to_stderr
 from runfold.workers.lookout import Lookout
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerSpec, StopNow, SupervisorPipe
@@ -73,6 +74,7 @@ class Runner:
         storages = Storages(spec, blobs)
         self.group = RankGroup(spec, spawner, blobs, connection, self.facts, storages, self._wake.set)
         self._hand = Hand(spawner)
+        self._lighthouse = Lighthouse(spawner, spec.addr)
         doer = StorageDoer(spec.run, self._hand, storages.of)
         self.chores = Chores(spec.source, doer, self.facts.say, lambda: self.group.attempts, self._wake.set)
         self.chores.register(STACKS, Lookout(lambda: self.group.lives, blobs))
@@ -108,6 +110,7 @@ class Runner:
             self.group.end(one.rank, kill=True, now=now)
         await self.chores.close()
         await self._hand.close()
+        await self._lighthouse.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
                 await self.group.close()
@@ -166,6 +169,7 @@ class Runner:
             self._ties.adopt_within_s = assignment.job.timeouts.adopt_within_s
         self.facts.hear(assignment)
         self.group.hear(assignment)
+        self._lighthouse.hear(assignment)
         self.chores.hear(assignment)
         if self.facts.superseded:
             self._ties.order(StopNow(reason="a newer process speaks under this runner's name", grace_s=0.0))
@@ -198,6 +202,7 @@ class Runner:
                 node=self._spec.node,
                 addr=self._spec.addr,
                 port=self.group.port,
+                spare_port=self._lighthouse.port,
             )
         )
 

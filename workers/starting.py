@@ -47,6 +47,7 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
         replica_groups=scope.groups,
         replica_first=scope.first,
         replica_size=scope.size,
+        lighthouse=assignment.lighthouse,
         entrypoint=job.entrypoint,
         config=job.config,
         env={

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from runfold.events.config import BackendConfig
 from runfold.workers.backends import NONE, NoBackend, Place, backend_of
 from runfold.workers.backends.torch import TorchBackend, backend_name, group_environment, rank_environment
+from runfold.workers.backends.torchft import replica_environment
 from runfold.workers.devices import device_index, visible_gpus
 from runfold.workers.errors import LoadError
 
@@ -178,3 +180,42 @@ def test_a_backend_that_does_nothing_does_nothing() -> None:
         pass
     backend.on_shutdown()
     assert backend.environment() == {}
+
+
+# --- torchft
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, {"REPLICA_GROUP_ID": "0", "NUM_REPLICA_GROUPS": "1"}),
+        (
+            {"replica_group": 2, "replica_groups": 3, "lighthouse": "http://10.0.0.1:29510"},
+            {"REPLICA_GROUP_ID": "2", "NUM_REPLICA_GROUPS": "3", "TORCHFT_LIGHTHOUSE": "http://10.0.0.1:29510"},
+        ),
+    ],
+)
+def test_torchft_is_told_the_group_and_the_lighthouse(changes: dict[str, object], expected: dict[str, str]) -> None:
+    mine = place(rank=0, world_size=1, **changes)
+    assert replica_environment(mine) == expected
+    within = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "1"}
+    told = backend_of(BackendConfig(kind="torchft"), mine).environment()
+    assert told == {**within, "ACCELERATE_TORCH_DEVICE": "cpu", **expected}
+
+
+def test_torchft_that_is_not_there_says_how_to_have_it() -> None:
+    if find_spec("torchft") is not None:
+        pytest.skip("it is there")
+    backend = backend_of(BackendConfig(kind="torchft"), place())
+    with pytest.raises(ImportError, match="torchft is not installed where the ranks run: pip install torchft"):
+        backend.on_start(NoMeet())
+
+
+class NoMeet:
+    """Nobody is met."""
+
+    def __call__(self, data: bytes | None) -> bytes:
+        raise AssertionError(data)
+
+    def gather(self, data: bytes) -> list[bytes]:
+        raise AssertionError(data)

@@ -25,7 +25,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     `resources`: what each rank has, as the job asks for it. `gpus`: the ids of those that are this rank's own, where
     the pool gives any. With replica groups, all this is within the rank's group, which is number `replica_group` of
-    `replica_groups`.
+    `replica_groups`; `lighthouse` is where torchft's is.
     """
 
     rank: int
@@ -40,6 +40,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     options: dict[str, Json] = {}
     replica_group: int = 0
     replica_groups: int = 1
+    lighthouse: str = ""
 
 
 class Meet(Protocol):
@@ -112,6 +113,10 @@ def backend_of(config: BackendConfig, place: Place) -> Backend:
             from runfold.workers.backends.torch import TorchBackend
 
             return TorchBackend(place)
+        case "torchft":
+            from runfold.workers.backends.torchft import TorchftBackend
+
+            return TorchftBackend(place)
         case named:
             return _loaded(named, place)
 
