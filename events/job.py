@@ -26,7 +26,9 @@ RUN_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _NUMBERED_ID: Final = re.compile(r"job-[0-9]+")
 _MODULE_ENTRY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FILE_ENTRY: Final = re.compile(r"[^\x00-\x1f]+\.py:[A-Za-z_][\w.]*")
-_DIRECTORY: Final = re.compile(r"[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,127}")
+NAME_MAX_CHARS: Final = 128
+NAME_SHOWN_MAX_CHARS: Final = 40
+_DIRECTORY: Final = re.compile(rf"[^./\\\x00-\x1f][^/\\\x00-\x1f]{{0,{NAME_MAX_CHARS - 1}}}")
 _BLOB_ENTRY: Final = re.compile(r"blob:sha256:[0-9a-f]{64}")
 
 
@@ -137,7 +139,9 @@ def _check(job: Job) -> None:
     _refuse_nul(job)
     for field, given in (("name", job.name), ("storage_name", job.storage_name)):
         if given is not None and not _DIRECTORY.fullmatch(given):
-            raise Refused(f"$.{field}", f"{given!r} is no name: it becomes a directory, so no '/', no '.' first")
+            shown = given if len(given) <= NAME_SHOWN_MAX_CHARS else f"{given[:NAME_SHOWN_MAX_CHARS]}…"
+            rule = f"it becomes a directory, so 1 to {NAME_MAX_CHARS} characters, no '/', no '.' first"
+            raise Refused(f"$.{field}", f"{shown!r} is no name: {rule}")
     for field, given in (("storage_filesystem", job.storage_filesystem), ("datasets", job.datasets)):
         if given is not None and not _BLOB_ENTRY.fullmatch(given):
             raise Refused(f"$.{field}", f"{given!r} is no blob:sha256:<digest>")

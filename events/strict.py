@@ -18,6 +18,20 @@ from runfold.events.limits import REFUSAL_PATH_MAX_CHARS, REFUSAL_REASON_MAX_CHA
 
 T = TypeVar("T")
 _AT: Final = re.compile(r"(?P<what>.*?) - at `(?P<path>[^`]*)`$", re.DOTALL)
+_EXPECTED: Final = re.compile(r"Expected `(?P<wanted>[^`]*)`(?P<more>.*?)(?:, got `(?P<got>[^`]*)`)?$")
+_MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`$")
+_CHOICE: Final = re.compile(r"Invalid enum value (?P<value>.*)$", re.DOTALL)
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a table of names and values",
+    "null": "null",
+}
+"""What msgspec calls the types of JSON → what people do."""
+
 _FIELD_FIRST: Final = re.compile(r"(?P<field>[a-z_]+): (?P<what>.*)", re.DOTALL)
 
 
@@ -44,7 +58,7 @@ def decode_strict(data: bytes, kind: type[T]) -> T:
         value = msgspec.json.decode(data, type=kind)
         raw = msgspec.json.decode(data)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        raise _refusal(str(error), kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused("$", f"not JSON: {error}") from None
     except RecursionError:
@@ -70,13 +84,36 @@ def _inside(value: object) -> Iterable[object]:
     return cast("list[object]", value) if isinstance(value, list) else ()
 
 
-def _refusal(text: str) -> Refused:
+def _refusal(text: str, kind: object) -> Refused:
     """Split msgspec's `reason - at `$.path``; a config class puts the field's name first."""
     match = _AT.match(text)
     what, path = (match["what"], match["path"]) if match else (text, "$")
     if field := _FIELD_FIRST.match(what):
         return Refused(f"{path}.{field['field']}", field["what"])
-    return Refused(path, what)
+    return Refused(path, _in_words(what, _values_at(path, kind)))
+
+
+def _in_words(what: str, values: tuple[object, ...]) -> str:
+    """Return what msgspec says as a person would: types by what stands for them in a document."""
+    if expected := _EXPECTED.match(what):
+        wanted = " or ".join(_KINDS.get(name.strip(), name) for name in expected["wanted"].split("|"))
+        got = f", not {_KINDS.get(expected['got'], expected['got'])}" if expected["got"] else ""
+        return f"must be {wanted}{expected['more']}{got}"
+    if missing := _MISSING.match(what):
+        return f"the field {missing['field']} is missing"
+    if values and (chosen := _CHOICE.match(what)):
+        return f"must be one of {', '.join(map(str, values))}, not {chosen['value']}"
+    return what.replace("`", "")
+
+
+def _values_at(path: str, kind: object) -> tuple[object, ...]:
+    """Return the values that a field may have, if there is a fixed choice of them."""
+    for name in path.split(".")[1:]:
+        origin = typing.get_origin(kind)
+        choices = typing.get_args(kind) if origin in (typing.Union, types.UnionType) else (kind,)
+        structs = (one for one in choices if isinstance(one, type) and issubclass(one, msgspec.Struct))
+        kind = next((fields[name] for fields in map(_known_fields, structs) if name in fields), None)
+    return typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
 
 
 def refuse_unknown(raw: object, kind: object, path: str) -> None:

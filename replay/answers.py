@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from runfold.events.counts import counted
 from runfold.replay.diff import packed
 from runfold.replay.escape import safe
-from runfold.replay.look import PLAIN, Look, count, field, seconds, state_paint
+from runfold.replay.look import PLAIN, Look, field, seconds, state_paint
 from runfold.replay.render import goodput_words, headline, render_row
 from runfold.replay.uses import USES
 
@@ -63,7 +64,7 @@ def render_moments(found: MomentDiff, look: Look = PLAIN) -> Iterator[str]:
 
 
 def _entries(number: int) -> str:
-    return "1 entry" if number == 1 else f"{number} entries"
+    return counted(number, "entry")
 
 
 def _changes(changed: tuple[Change, ...], look: Look) -> Iterator[str]:
@@ -84,7 +85,7 @@ def render_runs(found: RunDiff, look: Look = PLAIN) -> Iterator[str]:
     """Yield two runs beside each other: configuration, where they part, what came of them."""
     yield look.paint("configuration", "bold") + ("" if found.configuration else ": the same")
     yield from _changes(found.configuration, look)
-    yield look.paint("course", "bold") + f": {count(found.alike, 'decision')} alike"
+    yield look.paint("course", "bold") + f": {counted(found.alike, 'decision')} alike"
     if found.parted is None:
         yield "  they never part"
     else:
@@ -106,7 +107,7 @@ def _turn(side: Side, turn: Turn | None, look: Look) -> Iterator[str]:
 def _side(side: Side, look: Look) -> Iterator[str]:
     state = look.paint(side.state.upper(), "bold", state_paint(side.state))
     share = "" if side.goodput is None else f", goodput {side.goodput:.1%}"
-    counts = f"{count(side.attempts, 'attempt')}, {count(side.reports, 'report')}{share}"
+    counts = f"{counted(side.attempts, 'attempt')}, {counted(side.reports, 'report')}{share}"
     yield f"  {safe(side.run)}: {state} after {seconds(side.duration_s)} ({counts}): {safe(side.reason)}"
     if side.first_cause is not None:
         cause = side.first_cause.cause
@@ -119,7 +120,7 @@ def render_what_if(found: WhatIf, look: Look = PLAIN) -> Iterator[str]:
     asked = ", ".join(f"{item.path} = {_value(item.now)} (was {_value(item.was)})" for item in found.settings)
     yield f"{look.paint(safe(found.run), 'bold')}  if {safe(asked) or 'nothing were changed'}"
     details = (
-        f"; {count(found.details, 'entry').replace('entrys', 'entries')} differ in details" if found.details else ""
+        f"; {counted(found.details, 'entry').replace('entrys', 'entries')} differ in details" if found.details else ""
     )
     parted = found.parted
     if parted is None:

@@ -58,6 +58,12 @@ def list_archives(data_dir: str | Path) -> tuple[LastManifest, ...]:
     return tuple(sorted((last for last in found if last), key=lambda last: (last.ended_at, last.run), reverse=True))
 
 
+def list_open(data_dir: str | Path) -> tuple[str, ...]:
+    """Return the runs whose archives under a data directory are not closed: they went on when it was last written."""
+    store = open_store(data_dir)
+    return tuple(run for run in store.names("archive") if read_last(open_store(f"{store.url}/archive/{run}")) is None)
+
+
 def named_blobs(history: History) -> tuple[str, ...]:
     """Return the digests (SHA-256, hex) of the blobs that a history's entries name, in order of first mention."""
     found = {_bare(name): None for entry in history.telling for name in _names(entry)}

@@ -11,7 +11,7 @@ from runfold.events.entry import Entry
 from runfold.events.failures import masked
 from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from runfold.replay.rows import Row
-from runfold.replay.words import rank_words
+from runfold.replay.words import ranks_did
 
 Key = tuple[int, bool, int]
 """An input (False) or transition (True) of an entry, by its place there."""
@@ -151,6 +151,6 @@ def _joined(group: Sequence[Built]) -> Built:
         return group[0] if len(group) == 1 else Built(first, [key for one in group for key in one.holds], failed=True)
     ranks = tuple(sorted({rank for one in group for rank in one.row.ranks}))
     row = msgspec.structs.replace(
-        first, last_n=last.n, until_t=last.until_t, what=f"{rank_words(ranks)} {did}", ranks=ranks, count=len(group)
+        first, last_n=last.n, until_t=last.until_t, what=ranks_did(ranks, first.what), ranks=ranks, count=len(group)
     )
     return Built(row, [key for one in group for key in one.holds], failed=True)

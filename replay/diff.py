@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from runfold.events.base import Document, Json
+from runfold.events.counts import counted
 from runfold.events.entry import Entry
 from runfold.events.facts import Reported
 from runfold.events.transitions import (
@@ -220,7 +221,7 @@ def told(entry: Entry) -> Iterator[str]:
         what, more = input_words(item)
         yield f"{what}: {more}" if more else what
     if reports:
-        yield "1 report" if reports == 1 else f"{reports} reports"
+        yield counted(reports, "report")
 
 
 def packed(value: Json) -> str:

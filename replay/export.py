@@ -13,6 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from runfold.events.base import Document
+from runfold.events.counts import counted
 from runfold.events.entry import Head
 from runfold.replay.history import Damage, History, KnownHead, Raw, Where, cut_lines, link_up
 
@@ -91,7 +92,8 @@ def _disagreements(last: LastLine, where: Where, data: bytes, run: str, found: i
         what = f"the last line is of the run {last.run!r}, the entries are of {run!r}"
         yield Damage(flaw="head", where=where, what=what)
     if last.entries != found:
-        what = f"the last line states {last.entries} entries; {found} stand in the file and follow from one another"
+        stated = counted(last.entries, "entry")
+        what = f"the last line states {stated}; {found} stand in the file and follow from one another"
         yield Damage(flaw="head", n=found, where=where, what=what)
     if last.sha256 != hashlib.sha256(memoryview(data)[: where.start]).hexdigest():
         what = "the lines before the last one are not the bytes that were exported"

@@ -7,6 +7,7 @@ from typing import Final
 
 from runfold.events.base import Document
 from runfold.events.conclusions import ProgressStopped, SilenceConcluded
+from runfold.events.counts import counted
 from runfold.events.entry import AnyInput, Entry
 from runfold.events.facts import (
     Fact,
@@ -129,7 +130,7 @@ class _Seen:
     def late(self) -> Iterator[Incident]:
         """Yield the stretches in which a source was heard late."""
         for late in self.heard:
-            entries = "1 entry" if late.count == 1 else f"{late.count} entries"
+            entries = counted(late.count, "entry")
             yield Incident(
                 n=late.first.n,
                 t=late.first.t,

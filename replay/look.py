@@ -54,11 +54,6 @@ def seconds(duration_s: float) -> str:
     return f"{hours} h {minutes_left:02d} m" if hours else f"{minutes} m {rest:02d} s"
 
 
-def count(number: int, noun: str) -> str:
-    """Return `1 rank`, `2 ranks`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def field(name: str, text: str, look: Look, *paints: Paint) -> Iterator[str]:
     """Yield a text behind the name of what it says, wrapped below itself."""
     front = f"{look.paint(f'{name:<8}', 'dim')}  "

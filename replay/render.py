@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from runfold.events.base import Value
+from runfold.events.counts import counted
 from runfold.replay.escape import safe, safe_lines
-from runfold.replay.look import FIELD_INDENT, KEPT, PLAIN, Look, count, field, seconds, state_paint, wrapped
+from runfold.replay.look import FIELD_INDENT, KEPT, PLAIN, Look, field, seconds, state_paint, wrapped
 from runfold.replay.words import entry_words
 
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ _BLOCK_INDENT: Final = 11
 def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     """Yield the header of a run's replay: outcome, goodput, first causes, decisions, what is left of each budget."""
     state = look.paint(story.state.upper(), "bold", state_paint(story.state))
-    counts = [count(story.attempts, "attempt"), count(story.num_workers, "rank"), count(story.reports, "report")]
+    counts = [counted(story.attempts, "attempt"), counted(story.num_workers, "rank"), counted(story.reports, "report")]
     if story.checkpoints:
-        counts.append(f"{count(story.checkpoints, 'checkpoint')}, the last {safe(story.checkpoint or '')}")
+        counts.append(f"{counted(story.checkpoints, 'checkpoint')}, the last {safe(story.checkpoint or '')}")
     when = "after" if story.ended else "so far"
     text = f"{state} {when} {seconds(story.duration_s)}  ({', '.join(counts)})"
     yield from wrapped("", f"{look.paint(safe(story.run), 'bold')}  {text}", look, FIELD_INDENT)
@@ -55,7 +56,7 @@ def render_story(story: Story, look: Look = PLAIN) -> Iterator[str]:
     for warning in story.warnings:
         yield from field("warning", safe(warning), look, "yellow")
     if story.skipped:
-        skipped = f"{count(story.skipped, 'message')}, no entries of this run; audit names them"
+        skipped = f"{counted(story.skipped, 'message')}, no entries of this run; audit names them"
         yield from field("skipped", skipped, look, "yellow")
     if story.trouble:
         yield from field("damaged", safe(story.trouble), look, "red")
@@ -80,7 +81,7 @@ def _setbacks(setbacks: tuple[Setback, ...], look: Look) -> Iterator[str]:
         if place == edge and left_out:
             first = setbacks[0].cause
             alike = sum((one.cause.type, one.cause.kind) == (first.type, first.kind) for one in left_out)
-            yield from field("", f"… {count(len(left_out), 'failure')} more, {alike} of them like the first", look)
+            yield from field("", f"… {counted(len(left_out), 'failure')} more, {alike} of them like the first", look)
         if edge <= place < edge + len(left_out):
             continue
         yield from _setback(setback, look)
@@ -90,7 +91,7 @@ def _setback(setback: Setback, look: Look) -> Iterator[str]:
     cause = setback.cause
     who = f"rank {cause.rank} on {cause.node}" if cause.rank is not None else cause.node or "the group"
     revised = ", known only later" if setback.revised else ""
-    others = f"; {count(setback.others, 'other')} failed with it" if setback.others else ""
+    others = f"; {counted(setback.others, 'other')} failed with it" if setback.others else ""
     failed = f"attempt {setback.attempt}: {who}: {headline(cause)} ({cause.kind}{revised}){others}"
     yield from field("failed", safe(failed), look, "red")
     if cause.where:
@@ -238,7 +239,7 @@ def _block(text: str, lines_max: int, look: Look) -> Iterator[str]:
     lines = safe_lines(text.rstrip("\n"))
     left_out = len(lines) - lines_max
     if left_out > 0 and not look.full:
-        lines = [f"… {count(left_out, 'line')} more, shown with --full", *lines[-lines_max:]]
+        lines = [f"… {counted(left_out, 'line')} more, shown with --full", *lines[-lines_max:]]
     for line in lines:
         yield f"{'':>{_BLOCK_INDENT}}{look.paint(f'| {line}', 'dim')}"
 

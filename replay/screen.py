@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from runfold.events.counts import counted
 from runfold.events.failures import masked
 from runfold.replay.rows import Row, Timeline
 from runfold.replay.stretch import progress_words, reports_words
@@ -224,7 +225,7 @@ def _attempts_row(group: Sequence[Sequence[Row]]) -> Iterator[Row]:
         rows,
         kind="attempts",
         what=f"attempts {first}-{last}",
-        reason=f"{len(group)} attempts with {reports_words(reports)}{how}",
+        reason=f"{counted(len(group), 'attempt')} with {reports_words(reports)}{how}",
         before=None,
         after=None,
         path=(),

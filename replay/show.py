@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, assert_never
 
 from runfold.events.checkpoints import ranks_in
+from runfold.events.counts import counted
 from runfold.events.edges import state_name
 from runfold.replay.escape import safe, safe_lines
 from runfold.replay.look import PLAIN, Look
@@ -77,7 +78,7 @@ def _attempt(state: RunState) -> str:
         return f"{state.attempt}, no group" if state.attempt else ""
     waiting = f", waits: {state.group.waiting}" if state.group.waiting else ""
     places = ", ".join(f"{place.node} ({place.slots})" for place in state.group.places) or "no places yet"
-    return f"{state.group.attempt}, {state.group.num_workers} ranks on {places}{waiting}"
+    return f"{state.group.attempt}, {counted(state.group.num_workers, 'rank')} on {places}{waiting}"
 
 
 def _group(group: Group, look: Look) -> Iterator[str]:
@@ -114,18 +115,19 @@ def render_verify(report: VerifyReport, look: Look = PLAIN) -> Iterator[str]:
     match report.outcome:
         case "agrees":
             what = look.paint("agrees", "bold", "green")
-            more = f"{report.checked} entries decided again by {decider}, all alike"
+            more = f"{counted(report.checked, 'entry')} decided again by {decider}, all alike"
         case "diverges":
             what = look.paint("diverges", "bold", "red")
             more = f"{decider} wrote this and now decides otherwise, which must not be"
         case "would_differ":
             what = look.paint("would now decide differently", "bold", "yellow")
             intended = len(report.divergences) - len(report.unintended)
-            more = f"{decider} on {len(report.divergences)} of {report.checked} entries that another decider wrote"
+            checked = counted(report.checked, "entry")
+            more = f"{decider} on {len(report.divergences)} of {checked} that another decider wrote"
             more += f", {intended} of them intended" if intended else ""
         case "stopped":
             what = look.paint("stopped", "bold", "red")
-            more = f"after {report.checked} of {report.entries} entries: {safe(report.stopped_by)}"
+            more = f"after {report.checked} of {counted(report.entries, 'entry')}: {safe(report.stopped_by)}"
         case _:
             assert_never(report.outcome)
     yield f"{safe(report.run)}: {what}: {more}"
@@ -164,11 +166,11 @@ def render_audit(report: AuditReport, look: Look = PLAIN) -> Iterator[str]:
         voices = ", ".join(f"{count} {kind}" for kind, count in report.dropped.items() if count)
         rest = f"; voices that changed nothing: {voices}" if voices else ""
         kept = f"{len(report.rules)} rules kept"
-        yield f"{name}: {clean}: {report.entries} entries, head {report.head[:12]}, {kept}{rest}"
+        yield f"{name}: {clean}: {counted(report.entries, 'entry')}, head {report.head[:12]}, {kept}{rest}"
         return
     total = sum(rule.broken for rule in broken)
     what = look.paint(f"{total} finding{'' if total == 1 else 's'}", "bold", "red")
-    yield f"{name}: {what} in {report.entries} entries that can be read and follow from one another"
+    yield f"{name}: {what} in {counted(report.entries, 'entry')} that can be read and follow from one another"
     for rule in broken:
         yield f"{look.paint(rule.id, 'bold')}: {rule.meaning}"
         of_rule = [finding for finding in report.findings if finding.rule == rule.id]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from runfold.events.base import Json
+from runfold.events.counts import counted
 from runfold.events.entry import Entry
 from runfold.events.facts import Reported
 from runfold.replay.rows import Row
@@ -63,7 +64,7 @@ class ReportStretch:
 
 def reports_words(count: int) -> str:
     """Return how many reports, in words."""
-    return "1 report" if count == 1 else f"{count} reports"
+    return counted(count, "report")
 
 
 def progress_words(ranks: tuple[int, ...], steps: tuple[int, int], metrics: Mapping[str, Json] | None) -> str:

@@ -27,7 +27,7 @@ from runfold.replay.blocks import Built, Key, arranged, key_of
 from runfold.replay.history import History
 from runfold.replay.rows import Pointer, Row, RowError, Timeline, row_error
 from runfold.replay.stretch import ReportStretch
-from runfold.replay.words import input_words, kind_of, rank_words, transition_words
+from runfold.replay.words import input_words, kind_of, ranks_did, transition_words
 
 __all__ = ["Pointer", "Row", "RowError", "Timeline", "row_error", "timeline"]
 
@@ -248,7 +248,7 @@ def joined(built: Sequence[Built]) -> Built:
         first,
         last_n=last.n,
         until_t=last.t,
-        what=f"{rank_words(ranks)} {verb(first)}",
+        what=ranks_did(ranks, first.what),
         reason=reasons.pop() if len(reasons) == 1 else "",
         ranks=ranks,
         count=len(built),

@@ -17,6 +17,7 @@ from runfold.events.conclusions import (
     SilenceConcluded,
     TimerFired,
 )
+from runfold.events.counts import counted
 from runfold.events.entry import AnyInput
 from runfold.events.facts import (
     AnyFact,
@@ -91,7 +92,8 @@ def input_words(item: AnyInput) -> tuple[str, str]:
 def _fact(item: AnyFact) -> tuple[str, str]:
     match item:
         case Queued(ahead=ahead, free=free, needed=needed):
-            return "waits for room", f"{ahead} runs ahead, {free} slots free, {needed} needed"
+            wanted = f"{counted(needed, 'slot')} needed, {free} free"
+            return "waits for room", wanted + (f", {counted(ahead, 'run')} ahead" if ahead else "")
         case Placed(places=places):
             return "placed on " + ", ".join(f"{place.node} ({place.slots})" for place in places), ""
         case PlacementFailed(verdict=verdict, reason=reason):
@@ -114,7 +116,7 @@ def _fact(item: AnyFact) -> tuple[str, str]:
         case Reported(rank=rank, index=index):
             return f"rank {rank} reported", f"index {index}"
         case RankReturned(rank=rank, reports=reports):
-            return f"rank {rank} returned", f"after {reports} reports"
+            return f"rank {rank} returned", f"after {counted(reports, 'report')}"
         case RankFailed(rank=rank, error=error):
             return f"rank {rank} failed ({error.kind})", f"{error.type}: {error.message}"
         case RankExited(rank=rank):
@@ -175,7 +177,7 @@ def transition_words(item: AnyTransition) -> str:
         case AttemptStarted(attempt=attempt):
             return f"attempt {attempt}"
         case GroupLaidOut(layout=layout):
-            return f"{len(layout)} ranks laid out"
+            return f"{counted(len(layout), 'rank')} laid out"
         case FailureDecided(decision=decision):
             return f"decided to {decision}" if decision != "noop" else "decided to do nothing"
         case ReplicaGroupReplaced(group=group, life=life):
@@ -246,6 +248,14 @@ def rank_words(ranks: Sequence[int]) -> str:
             spans.append([rank, rank])
     text = ", ".join(f"{low}" if low == high else f"{low}-{high}" for low, high in spans)
     return f"rank{'' if len(spans) == 1 and spans[0][0] == spans[0][1] else 's'} {text}"
+
+
+def ranks_did(ranks: Sequence[int], what: str) -> str:
+    """Return what ranks did, given in words what one of them did: `ranks 0-1 were ended by SIGTERM`."""
+    did = what.partition(" ")[2].partition(" ")[2]
+    if len(set(ranks)) > 1 and did.startswith("was "):
+        did = f"were {did.removeprefix('was ')}"
+    return f"{rank_words(ranks)} {did}"
 
 
 def metric_words(metrics: dict[str, Json]) -> str:

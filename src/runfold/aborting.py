@@ -42,7 +42,8 @@ async def abort_when_asked(abort: Abort, caught: Interrupts) -> None:
         RunAbortedError: nobody waits any longer; says why, and what becomes of the run.
     """
     await caught.first.wait()
-    abort.say(f"{caught.name}: aborting {abort.run}; once more to stop at once")
+    again = "stop at once" if abort.own else "wait no longer: the service then ends it alone"
+    abort.say(f"{caught.name}: aborting {abort.run}; once more to {again}")
     asking = asyncio.ensure_future(_ask(abort, f"interrupted ({caught.name})"))
     second = asyncio.ensure_future(caught.second.wait())
     try:

@@ -9,8 +9,8 @@ from runfold.client import ENDED_ALREADY, accepted
 from runfold.errors import NotFoundError, UnreachableError
 from runfold.events.limits import REQUEST_TIMEOUT_S
 from runfold.events.nats.errors import BrokerError
-from runfold.events.status import Status
-from runfold.runs import clients, find_status
+from runfold.runs import clients, known_status
+from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
     from runfold.events.requests import Request
@@ -29,6 +29,7 @@ async def ask(where: Where, run: str, request: Request) -> str:
         NotFoundError: nobody knows the run.
         NotAcceptedError: the controller refused it.
         NoAnswerError: nobody answered in time; it may still be done.
+        UnreachableError: its service does not run now.
         BrokerError: the broker went away and did not come back; it may still be done.
     """
     loop = asyncio.get_running_loop()
@@ -55,12 +56,9 @@ async def _ask(where: Where, run: str, request: Request) -> str:
             except NotFoundError:
                 continue
     # One that stands in the archive has ended; `NotFoundError` for the others.
-    found = await find_status(where, run)
-    if isinstance(found, Status) and (answer := found.requests.get(request.id)) is not None:
+    found = await known_status(where, run)
+    if (answer := found.requests.get(request.id)) is not None:
         return accepted(answer)
-    if isinstance(found, Status) and not found.terminal:
-        raise UnreachableError(
-            f"{run} has not ended by its archive, and no service that knows it answers: nothing was asked\n"
-            f"Start the service of {where.data_dir} with `runfold up`, or name another one."
-        )
+    if not found.terminal:
+        raise UnreachableError(f"{run} has not ended by its archive: nothing was asked.\n{stopped_text(where)}.")
     return ENDED_ALREADY

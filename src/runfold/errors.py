@@ -5,7 +5,8 @@ RunfoldError (exit code 1)
 ├── UsageError (ValueError)                2   what was asked for cannot be asked for
 ├── NotFoundError                          4   no such run, on the service or in the archive
 ├── UnreachableError (ConnectionError)     5   no broker answers
-├── NotAcceptedError                       1   the controller refused a job or a request
+├── NotAcceptedError                       1   the controller refused a request, or the broker what was published
+│   └── JobRefusedError                    2   the controller refused a job: nothing was started
 ├── RestoreRefusedError                    1   nothing to restore, or nothing to restore it from; nothing was changed
 ├── NoAnswerError (TimeoutError)           1   nobody answered a request in time; it may still be done
 ├── ServiceError                           1   a process of our own did not start, or ended too early
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ControllerError",
+    "JobRefusedError",
     "NoAnswerError",
     "NotAcceptedError",
     "NotFoundError",
@@ -53,6 +55,9 @@ EXIT_USAGE = 2
 EXIT_ABORTED = 3
 EXIT_NOT_FOUND = 4
 EXIT_UNREACHABLE = 5
+EXIT_INTERRUPTED = 128 + 2
+"""Ctrl-C ended a command that only looked on: what a shell says of a program that SIGINT has ended."""
+
 EXIT_UNHEARD = 128 + 13
 """Nobody reads what is printed: what a shell says of a program that SIGPIPE has ended."""
 
@@ -77,6 +82,12 @@ class UnreachableError(RunfoldError, ConnectionError):
 
 class NotAcceptedError(RunfoldError):
     """The controller refused a job or a request; the message says why, nothing else changed."""
+
+
+class JobRefusedError(NotAcceptedError):
+    """The controller refused a job; the message names the field and says why. Nothing was started."""
+
+    exit_code: ClassVar[int] = EXIT_USAGE
 
 
 class RestoreRefusedError(RunfoldError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from runfold.events.counts import counted
+from runfold.events.edges import state_name
 from runfold.events.state import Aborted, Errored, Finished
 from runfold.events.values import unpack
 
@@ -39,7 +41,7 @@ def ending_text(state: RunState) -> str:
         case Aborted(reason=reason):
             return f"{state.run} aborted after {state.t:.1f} s: {reason}\n{_story(state)}"
         case _:
-            return f"{state.run} is {type(state.phase).__name__.lower()}: {state.phase.reason}"
+            return f"{state.run} is {state_name(state.phase)}: {state.phase.reason}"
 
 
 def failure_text(failure: Failure) -> str:
@@ -77,6 +79,8 @@ def _finished(state: RunState) -> str:
         lines.append(f"last metrics: {metrics_text(state.metrics)}")
     if state.return_value is not None:
         lines.append(f"returned: {value_text(unpack(state.return_value))}")
+    elif state.return_blob is not None:
+        lines.append(f"returned: an object; in Python, runfold.get_result({state.run!r}).return_value is it")
     return "\n".join([*lines, _story(state)])
 
 
@@ -98,8 +102,3 @@ def _errored(state: RunState, failure: Failure | None) -> str:
 
 def _story(state: RunState) -> str:
     return f"its story: runfold replay {state.run}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return `1 rank` or `2 ranks`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

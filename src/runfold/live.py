@@ -11,8 +11,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from runfold.events.counts import counted
+from runfold.events.edges import state_name
 from runfold.events.facts import Reported
-from runfold.explain import counted, metrics_text
+from runfold.explain import metrics_text
 from runfold.progress import decided_lines, last_reason
 from runfold.replay.escape import safe
 
@@ -99,7 +101,7 @@ class LiveProgress:
 
     def _headline(self, state: RunState) -> Text:
         elapsed_s = state.t + time.monotonic() - self._heard_at_s
-        name = type(state.phase).__name__.lower()
+        name = state_name(state.phase)
         rate = self._rate()
         text = f"{state.run}  {name}  attempt {state.attempt}  {elapsed_s:.0f} s  {counted(state.reports, 'report')}"
         return Text(f"{text}, {rate:.1f} a second" if rate else text, style="bold")

@@ -70,12 +70,19 @@ class Where:
                 if (address := answering(folder)) is not None:
                     yield replace(address, once=True)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether the data directory is that of a service that does not run now."""
+        from runfold.events.nats.files import read_connection
+
+        return self.named is None and self.service() is None and read_connection(self.data_dir) is not None
+
     def required_service(self) -> Address:
         """Return the service; raise `UnreachableError` when there is none."""
         address = self.service()
         if address is None:
             raise UnreachableError(
-                f"no service answers in {self.data_dir}\n"
+                f"no service answers in {self.data_dir}{'' if self.data_dir.is_dir() else ', which is no directory'}\n"
                 f"Start one with `runfold up`, or name one by --data DIR, --server URL or --context NAME."
             )
         return address

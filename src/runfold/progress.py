@@ -8,11 +8,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
 from runfold.events.base import Value
-from runfold.events.facts import Reported
-from runfold.events.transitions import ControllerChanged, FailureDecided, RequestAccepted, RunAccepted, StateChanged
-from runfold.explain import counted, metrics_text
+from runfold.events.counts import counted
+from runfold.events.facts import PlacementFailed, Queued, Reported
+from runfold.events.transitions import (
+    ControllerChanged,
+    FailureDecided,
+    RequestAccepted,
+    RunAccepted,
+    RunContinued,
+    StateChanged,
+)
+from runfold.explain import metrics_text
 from runfold.replay.escape import safe
-from runfold.replay.words import entry_words
+from runfold.replay.words import entry_words, input_words
 from runfold.unheard import print_lasting
 
 if TYPE_CHECKING:
@@ -44,6 +52,9 @@ def decided_lines(entry: Entry, reason: str = "") -> Iterator[Line]:
 
     A reason is said once; `reason` is what was said last.
     """
+    for item in entry.inputs:
+        if isinstance(item, Queued) or (isinstance(item, PlacementFailed) and item.verdict == "busy"):
+            yield Line(entry.t, "waiting", input_words(item)[1])
     for transition in entry.transitions:
         again = transition.reason == reason
         if (said := _said(transition)) is not None:
@@ -71,6 +82,8 @@ def _said(transition: AnyTransition) -> tuple[str, str] | None:
             return f"failure:{decision}" if decision == "noop" else decision, reason
         case RequestAccepted(request=request, reason=reason):
             return request, reason
+        case RunContinued(run=run, checkpoint=checkpoint) if checkpoint is not None:
+            return "continues", f"begins from {checkpoint}{f' of {run}' if run else ''}"
         case ControllerChanged(epoch=epoch, reason=reason) if epoch > 1:
             return "controller", reason
         case _:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from runfold.blocking import run_blocking
+from runfold.events.edges import state_name
 from runfold.events.facts import Reported
 from runfold.events.fold import fold_all
 from runfold.events.transitions import CheckpointCommitted, CheckpointValidated
@@ -159,7 +160,7 @@ def get_result(run: str, *, data: str | PathLike[str] | None = None, server: str
     history = run_blocking(open_history(where, run))
     state = fold_all(history.entries)
     if not state.terminal:
-        raise ValueError(f"{run} has not ended: it is {type(state.phase).__name__.lower()}")
+        raise ValueError(f"{run} has not ended: it is {state_name(state.phase)}")
     blob = None
     if state.return_blob is not None:
         blob = run_blocking(named_blob(where, run, state.return_blob))
@@ -186,7 +187,7 @@ def result_of(
     newest = state.checkpoint
     return Result(
         run=state.run,
-        state=type(state.phase).__name__.lower(),
+        state=state_name(state.phase),
         reason=state.phase.reason,
         metrics=None if state.metrics is None else _unpacked(state.metrics),
         return_value=unpickled(blob) if blob is not None else unpack(state.return_value),

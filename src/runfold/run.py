@@ -15,7 +15,7 @@ from runfold.aborting import Abort, abort_when_asked
 from runfold.archiver import archive_run
 from runfold.client import Client, open_client
 from runfold.early import start_early
-from runfold.errors import NotAcceptedError, ServiceError
+from runfold.errors import JobRefusedError, ServiceError
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
 from runfold.events.nats.blobs import Blobs
@@ -83,7 +83,7 @@ async def run_job(order: Order) -> Outcome:
     """Run a job to its end and return it, whatever end it was.
 
     Raises:
-        NotAcceptedError: the controller refused the job.
+        JobRefusedError: the controller refused the job.
         RunAbortedError: a second interrupt came, or the first brought no end; everything was stopped at once.
         Detached: an interrupt came, and the run goes on without us.
         ServiceError: a process of our own ended too often.
@@ -183,14 +183,19 @@ async def _when_interrupted(abort: Abort, caught: Interrupts, *, detach: bool) -
 
 
 async def wait_refused(client: Client, receipt: Receipt, following: Following) -> None:
-    """Raise `NotAcceptedError` when the job is refused; once the run exists, wait for ever, for nothing."""
+    """Raise `JobRefusedError` when the job is refused; once the run exists, wait for ever, for nothing."""
     while True:
         await asyncio.sleep(REFUSAL_POLL_S)
         if following.state is not None:
             await asyncio.Event().wait()
-        if (record := await client.refusal(receipt.sequence)) is not None:
-            refusal = msgspec.json.decode(record, type=JobRefused)
-            raise NotAcceptedError(f"the job was refused: {refusal.path}: {refusal.reason}")
+        await raise_refused(client, receipt)
+
+
+async def raise_refused(client: Client, receipt: Receipt) -> None:
+    """Raise `JobRefusedError` if the job was refused."""
+    if (record := await client.refusal(receipt.sequence)) is not None:
+        refusal = msgspec.json.decode(record, type=JobRefused)
+        raise JobRefusedError(f"the job was refused: {refusal.path}: {refusal.reason}")
 
 
 async def _wait_gone(client: Client, run: str) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -16,10 +15,11 @@ from runfold.events.base import Document
 from runfold.events.fold import fold_all
 from runfold.events.nats.errors import BrokerError
 from runfold.events.refusal import JobRefused
-from runfold.replay.archive import list_archives
-from runfold.replay.errors import NotFound
+from runfold.replay.archive import list_archives, list_open
+from runfold.replay.errors import NotFound, ReplayError
 from runfold.replay.source import load
 from runfold.room import shortage
+from runfold.unknown import refusal_of, refused_text, why_unknown
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -29,11 +29,9 @@ if TYPE_CHECKING:
     from runfold.locate import Where
     from runfold.replay.history import History
 
-_NUMBERED: Final = re.compile(r"job-([0-9]+)")
-
 
 class Listed(Document, frozen=True, kw_only=True):
-    """A run in a list. `where`: on the service, in one shot, or in the archive."""
+    """A run in a list. `where`: on the service, in one shot, in the archive, or on a service that does not run now."""
 
     run: str
     name: str
@@ -81,9 +79,15 @@ async def find_status(where: Where, run: str) -> Status | JobRefused:
     except NotFound:
         if unreachable is not None:
             raise unreachable from None
-        raise NotFoundError(
-            f"there is no run {run!r}\nNeither the service nor the archive in {where.archive_dir} knows it."
-        ) from None
+        raise NotFoundError(await why_unknown(where, run)) from None
+
+
+async def known_status(where: Where, run: str) -> Status:
+    """Return a run's status; raise as `find_status` does, and `NotFoundError` for a job that was refused."""
+    found = await find_status(where, run)
+    if isinstance(found, JobRefused):
+        raise NotFoundError(refused_text(found))
+    return found
 
 
 async def service_trouble(where: Where) -> str | None:
@@ -99,12 +103,7 @@ async def service_trouble(where: Where) -> str | None:
 
 
 async def _live_status(client: Client, run: str) -> Status | JobRefused | None:
-    if (status := await client.status(run)) is not None:
-        return status
-    if numbered := _NUMBERED.fullmatch(run):
-        record = await client.refusal(int(numbered[1]))
-        return None if record is None else msgspec.json.decode(record, type=JobRefused)
-    return None
+    return await client.status(run) or await refusal_of(client, run)
 
 
 def archived_status(history: History) -> Status:
@@ -136,6 +135,10 @@ async def list_runs(where: Where) -> list[Listed]:
                 where="archive",
             ),
         )
+    if where.stopped:
+        for run in list_open(where.data_dir):
+            if run not in found and (left := _left(where, run)) is not None:
+                found[run] = _listed(left, "stopped")
     return sorted(found.values(), key=lambda item: (item.accepted_at, item.run), reverse=True)
 
 
@@ -150,6 +153,14 @@ async def list_refused(where: Where) -> list[JobRefused]:
     return sorted(found, key=lambda item: (item.at, item.sequence), reverse=True)
 
 
+def _left(where: Where, run: str) -> Status | None:
+    """Return the status of a run whose service does not run, as far as its archive goes."""
+    try:
+        return archived_status(load(run, data_dir=where.data_dir))
+    except ReplayError:
+        return None
+
+
 def _listed(status: Status, where: str) -> Listed:
     return Listed(
         run=status.run,
@@ -158,6 +169,6 @@ def _listed(status: Status, where: str) -> Listed:
         attempt=status.attempt,
         accepted_at=status.accepted_at,
         since=status.since,
-        reason=status.reason,
+        reason=f"{status.reason}; waiting: {status.waiting}" if status.waiting else status.reason,
         where=where,
     )

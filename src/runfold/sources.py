@@ -55,11 +55,17 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
             if history is not None:
                 return history.with_heads(*heads).with_snapshots(*snapshots)
     try:
+        if not target:
+            raise NotFound("there is no run '': name its id, an archive or a file")
         return load(target, data_dir=where.data_dir, deep=deep)
     except NotFound:
         if unreachable is not None:
             raise unreachable from None
-        raise
+        if not RUN_ID.fullmatch(target):
+            raise
+        from runfold.unknown import why_unknown
+
+        raise NotFound(await why_unknown(where, target)) from None
 
 
 def kept_story(where: Where, target: str, entries_min: int) -> Story | None:

@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from runfold.errors import NotAcceptedError
+from runfold.errors import NotAcceptedError, UnreachableError
 from runfold.events.facts import TaskEnded
 from runfold.events.nats.blobs import Blobs
 from runfold.events.requests import DumpStacks
@@ -15,7 +15,8 @@ from runfold.events.tasks import STACKS
 from runfold.events.transitions import RequestAccepted, TaskClosed, TaskOrdered
 from runfold.follow import follow_run
 from runfold.ids import new_request_id
-from runfold.runs import clients, find_status
+from runfold.runs import clients, known_status
+from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
     from runfold.client import Client
@@ -74,7 +75,9 @@ async def look_at_ranks(where: Where, run: str, by: str) -> list[RankLook]:
             status = await client.status(run)
             if status is not None and not status.terminal:
                 return await _look(client, run, by)
-    await find_status(where, run)  # NotFoundError for a run that nobody knows
+    status = await known_status(where, run)  # NotFoundError for a run that nobody knows
+    if not status.terminal:
+        raise UnreachableError(f"{run} had not ended.\n{stopped_text(where)}.")
     raise NotAcceptedError(f"{run} is over: no rank is at work")
 
 

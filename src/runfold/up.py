@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from runfold.archiving import Archiver
 from runfold.client import open_client
 from runfold.interrupts import interrupts
+from runfold.left import say_what_is_left
 from runfold.restarts import kept_up
 from runfold.service import Plan, Service
 
@@ -29,6 +30,7 @@ async def serve(plan: Plan, say: Callable[[str], None], ready: Callable[[Service
         try:
             ready(service)
             await _until_told(service, caught.first, plan, say)
+            await say_what_is_left(service.address, say)
         finally:
             await service.stop()
 

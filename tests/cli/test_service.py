@@ -166,7 +166,7 @@ def test_the_same_id_is_the_same_run_and_another_content_is_refused(user: Comman
     assert user.ok(*words).document["repeated"] is True
     assert ended(user, "twice")["state"] == "finished"
     done = user("submit", "jobs.py:ok", "--set", "id=twice", "--set", "config.steps=9", "--follow")
-    assert done.code == 1
+    assert done.code == 2
     assert "refused" in done.err
     assert user.ok("get", "twice", "-o", "json").document["state"] == "finished"
 

@@ -11,12 +11,13 @@ import pytest
 from runfold.errors import ControllerError, PreemptionError, RunAbortedError, WorkerGroupError
 from runfold.events.base import Cause
 from runfold.events.beats import RankBeat, RunnerBeat
+from runfold.events.counts import counted
 from runfold.events.entry import Head
 from runfold.events.facts import Reported
 from runfold.events.failures import ErrorInfo, Failure, FailureKind
 from runfold.events.fold import fold
 from runfold.events.state import Aborted, Errored, RunState
-from runfold.explain import budgets_text, counted, ending_text, metrics_text
+from runfold.explain import budgets_text, ending_text, metrics_text
 from runfold.follow import Told
 from runfold.live import LiveProgress
 from runfold.progress import REPORT_LINES_BURST_MAX, Line, PlainProgress, progress

@@ -84,7 +84,7 @@ def test_waiting_shows_what_is_waited_for_now() -> None:
     run.says(run.queued(ahead=3, free=0))
     run.says(run.queued(ahead=1, free=1))
     (row,) = of_kind(shown(run), "queued")
-    assert row.reason == "1 runs ahead, 1 slots free, 2 needed"
+    assert row.reason == "2 slots needed, 1 free, 1 run ahead"
 
 
 def test_failures_of_many_ranks_are_one_row_below_their_cause() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from runfold.events.base import Json
+from runfold.events.job import Job
 from runfold.events.limits import REFUSAL_PATH_MAX_CHARS, REFUSAL_REASON_MAX_CHARS, REQUEST_DEPTH_MAX_COUNT
 from runfold.events.requests import AbortRun, AnyRequest, ResizeRun
 from runfold.events.strict import Refused, decode_strict, refuse_unknown
@@ -31,14 +33,14 @@ class Outer(msgspec.Struct, frozen=True):
     [
         (b"nonsense", "$", "not JSON"),
         (b"\xff\xfe", "$", "not JSON"),
-        (b"[1]", "$", "Expected `object`, got `array`"),
-        (b'{"one": 3}', "$.one", "Expected `object`, got `int`"),
+        (b"[1]", "$", "must be a table of names and values, not a list"),
+        (b'{"one": 3}', "$.one", "must be a table of names and values, not a whole number"),
         (b'{"two": 3}', "$.two", "unknown field; known are free, many, maybe, one, some"),
         (b'{"one": {"sise": 3}}', "$.one.sise", "unknown field; known are size"),
         (b'{"many": [{}, {"sise": 3}]}', "$.many[1].sise", "unknown field"),
         (b'{"some": [{"sise": 3}]}', "$.some[0].sise", "unknown field"),
         (b'{"maybe": {"sise": 3}}', "$.maybe.sise", "unknown field"),
-        (b'{"maybe": {"size": "3"}}', "$.maybe.size", "Expected `int`, got `str`"),
+        (b'{"maybe": {"size": "3"}}', "$.maybe.size", "must be a whole number, not text"),
     ],
 )
 def test_what_does_not_belong_is_named(data: bytes, path: str, reason: str) -> None:
@@ -89,3 +91,26 @@ def test_of_a_union_the_tagged_one_counts() -> None:
         refuse_unknown({"kind": "resize_run", "id": "r1", "reason": "x"}, ResizeRun | None, "$")
     refuse_unknown("text", AnyRequest, "$")
     refuse_unknown("text", AbortRun, "$")
+
+
+@pytest.mark.parametrize(
+    ("document", "path", "reason"),
+    [
+        ({}, "$", "the field entrypoint is missing"),
+        ({"scaling": {"placement_strategy": "FOO"}}, "$.scaling.placement_strategy", "must be one of PACK, SPREAD"),
+        (
+            {"checkpoint": {"checkpoint_score_order": "top"}},
+            "$.checkpoint.checkpoint_score_order",
+            "not 'top'",
+        ),
+        ({"failure": {"max_failures": "x"}}, "$.failure.max_failures", "must be a whole number, not text"),
+        ({"name": 3}, "$.name", "must be text or null, not a whole number"),
+    ],
+)
+def test_reasons_are_in_the_words_of_people(document: dict[str, Json], path: str, reason: str) -> None:
+    whole = {"entrypoint": "module:train", **document} if document else {}
+    with pytest.raises(Refused) as refused:
+        decode_strict(msgspec.json.encode(whole), Job)
+    assert refused.value.path == path
+    assert reason in refused.value.reason
+    assert "`" not in refused.value.reason

@@ -73,6 +73,9 @@ def main(arguments: list[str] | None = None) -> int:
 def _unknown(word: str) -> int:
     from difflib import get_close_matches
 
+    if word.startswith("-"):
+        print(f"runfold: {word} comes before the command; options come after it: runfold ls {word} …", file=sys.stderr)
+        return 2
     near = get_close_matches(word, COMMANDS, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     print(f"runfold: there is no command {word!r}; {hint}`runfold --help` lists them", file=sys.stderr)

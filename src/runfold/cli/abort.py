@@ -11,6 +11,7 @@ from runfold.admin import open_admin
 from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.show import print_json, print_text
+from runfold.errors import UsageError
 from runfold.events.requests import AbortRun
 from runfold.forcing import force_stop
 from runfold.ids import new_request_id
@@ -37,6 +38,8 @@ def command(
     context: ContextOption = None,
 ) -> None:
     """Ask for a run to be ended as aborted, and wait for the answer. The run then shuts down in an orderly way."""
+    if not reason.strip():
+        raise UsageError("abort: --reason must say why; it is kept in the log")
     where = find(data, server, context)
     if force:
         answer = asyncio.run(_force(where, run, reason))

@@ -11,6 +11,7 @@ from runfold.archiver import archive_to
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
 from runfold.cli.replaying import TargetArgument, show_json
 from runfold.errors import RunfoldError
+from runfold.events.counts import counted
 from runfold.locate import find
 
 UrlArgument = Annotated[
@@ -36,4 +37,5 @@ def command(
         show_json(archived)
         return
     state = f"closed, {archived.outcome}" if archived.outcome else "not closed, the run goes on"
-    say(f"{archived.run}: {archived.entries} entries up to {archived.head.hash[:12]} in {archived.url} ({state})")
+    entries = counted(archived.entries, "entry")
+    say(f"{archived.run}: {entries} up to {archived.head.hash[:12]} in {archived.url} ({state})")

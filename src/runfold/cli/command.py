@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
 
 from runfold.errors import (
     EXIT_FINDINGS,
+    EXIT_FINE,
+    EXIT_INTERRUPTED,
     EXIT_NOT_FOUND,
     EXIT_UNHEARD,
     EXIT_UNREACHABLE,
@@ -25,6 +27,17 @@ from runfold.unheard import print_lasting, silence
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_BAD_USAGE: Final = cast("type[Exception]", typer.BadParameter.__mro__[1])
+"""What typer raises of a command line that it cannot read; it does not name it itself."""
+
+_PLAIN: Final = (
+    ("Invalid value for ", ""),
+    ("Value error, ", ""),
+    ("Input should be a valid integer, unable to parse string as an integer", "must be a whole number"),
+    ("Input should be a valid number, unable to parse string as a number", "must be a number"),
+)
+"""How those who read the words for typer speak → how people do."""
 
 _REPLAY_EXITS: Final[dict[type[ReplayError], int]] = {NotFound: EXIT_NOT_FOUND, BadMoment: EXIT_USAGE}
 
@@ -89,9 +102,15 @@ def _called(name: str, module: str, words: list[str]) -> int:
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
     app.command(name)(_told(function))
     try:
-        app(args=words, prog_name=f"runfold {name}")
+        code: object = app(args=words, prog_name=f"runfold {name}", standalone_mode=False)
+        return code if isinstance(code, int) else EXIT_FINE
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except (typer.Abort, KeyboardInterrupt):
+        return EXIT_INTERRUPTED
+    except _BAD_USAGE as error:
+        say_error(f"{_plain(error)}\n`runfold {name} --help` tells what it takes.")
+        return EXIT_USAGE
     except RunfoldError as error:
         say_error(str(error))
         return exit_code_of(error)
@@ -105,7 +124,14 @@ def _called(name: str, module: str, words: list[str]) -> int:
     except ReplayError as error:
         say_error(str(error))
         return _REPLAY_EXITS.get(type(error), EXIT_FINDINGS)
-    return 0
+
+
+def _plain(error: Exception) -> str:
+    tell = getattr(error, "format_message", None)
+    text = str(tell() if tell is not None else error).rstrip(".")
+    for theirs, ours in _PLAIN:
+        text = text.replace(theirs, ours)
+    return text
 
 
 def check_nodes(nodes: int) -> None:

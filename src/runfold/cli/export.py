@@ -12,6 +12,7 @@ import typer
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
 from runfold.cli.replaying import TargetArgument, show_json
 from runfold.errors import RunfoldError, UsageError
+from runfold.events.counts import counted
 from runfold.locate import find
 from runfold.replay.export import export_lines
 from runfold.replay.formats import csv_lines, parquet_bytes
@@ -71,7 +72,7 @@ def command(
     if output == "json":
         show_json({"run": history.run, "format": form, "files": [str(path) for path in written]})
     else:
-        say(f"{history.run}: {len(history.links)} entries written to {', '.join(map(str, written))}")
+        say(f"{history.run}: {counted(len(history.links), 'entry')} written to {', '.join(map(str, written))}")
 
 
 def _pieces(

@@ -10,6 +10,7 @@ import typer
 from runfold.admin import open_admin
 from runfold.cli.command import DataOption, OutputOption, say
 from runfold.cli.show import print_json, print_text
+from runfold.events.counts import counted
 from runfold.locate import find
 from runfold.reclaiming import parse_age, reclaim
 
@@ -36,7 +37,8 @@ def command(
         return
     for one in done:
         if one.kept is None:
-            print_text(f"{one.run}: {'would be given back' if dry_run else f'{one.messages} messages given back'}")
+            given = "would be given back" if dry_run else f"{counted(one.messages, 'message')} given back"
+            print_text(f"{one.run}: {given}")
         else:
             say(f"{one.run} is kept: {one.kept}")
     if not done:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.show import print_json, print_text, table
 from runfold.errors import NotFoundError
+from runfold.events.counts import counted
 from runfold.events.refusal import JobRefused
-from runfold.explain import counted, metrics_text, value_text
+from runfold.explain import metrics_text, value_text
 from runfold.locate import find
 from runfold.runs import find_status, service_trouble
+from runfold.unknown import refused_text, stopped_text
 
 if TYPE_CHECKING:
-    from runfold.events.status import Status
+    from runfold.events.status import BudgetStatus, Status
     from runfold.locate import Where
 
 MESSAGE_CHARS_MAX: Final = 400
@@ -38,9 +41,12 @@ def command(
     if output == "json":
         print_json(found)
     elif isinstance(found, JobRefused):
-        print_text(f"job-{found.sequence} was refused at {found.at}: {found.path}: {found.reason}\n{found.excerpt}")
+        print_text(f"{refused_text(found)}\n{found.excerpt}")
     else:
-        print_text(status_text(found))
+        stopped = not found.terminal and where.stopped
+        if stopped:
+            say(f"{stopped_text(where)}.\nThis is as far as the archive goes:")
+        print_text(status_text(found, None if stopped else datetime.now(UTC)))
 
 
 def _say_trouble(where: Where, so: str) -> None:
@@ -48,10 +54,10 @@ def _say_trouble(where: Where, so: str) -> None:
         say(f"the broker cannot store all that is said, {so}: {trouble}")
 
 
-def status_text(status: Status) -> str:
-    """Return a status for people."""
+def status_text(status: Status, now: datetime | None = None) -> str:
+    """Return a status for people. `now`: a run that goes on is as old as it is then, not as its newest entry was."""
     lines = [f"{status.run}  {status.state} since {status.since}", f"  {status.reason}"]
-    facts = [f"attempt {status.attempt}", counted(status.world_size, "rank"), f"{status.t:.1f} s"]
+    facts = [f"attempt {status.attempt}", counted(status.world_size, "rank"), f"{_age_s(status, now):.1f} s"]
     lines.append("  " + ", ".join(facts))
     if status.waiting:
         lines.append(f"  waiting: {status.waiting}")
@@ -64,8 +70,8 @@ def status_text(status: Status) -> str:
         lines.append(f"  metrics: {metrics_text(status.metrics)}")
     if status.return_value is not None:
         lines.append(f"  returned: {value_text(status.return_value)}")
-    spent = [f"{name} {b.spent}/{'∞' if b.limit < 0 else b.limit}" for name, b in status.budgets.items()]
-    lines.append(f"  budgets: {', '.join(spent)}")
+    if spent := [_budget(name, one) for name, one in status.budgets.items() if one.spent or one.limit > 0]:
+        lines.append(f"  budgets: {', '.join(spent)}")
     lines += [f"  warning: {warning}" for warning in status.warnings]
     if status.quarantined:
         lines.append(f"  QUARANTINED: {status.quarantined}")
@@ -77,3 +83,13 @@ def status_text(status: Status) -> str:
         ]  # fmt: skip
         lines.append(table(("  RANK", "NODE", "PHASE", "REPORT", "STEP"), rows))
     return "\n".join(lines)
+
+
+def _budget(name: str, one: BudgetStatus) -> str:
+    return f"{name} {one.spent} of {one.limit}" if one.limit >= 0 else f"{name} {one.spent}, unlimited"
+
+
+def _age_s(status: Status, now: datetime | None) -> float:
+    if now is None or status.terminal:
+        return status.t
+    return max(status.t, (now - datetime.fromisoformat(status.accepted_at)).total_seconds())

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Final
 import msgspec
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
+from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.show import print_json_line, print_text
+from runfold.events.counts import counted
 from runfold.events.nats.output import follow_output, read_output
 from runfold.events.output import OutputBatch, OutputRecord, records
 from runfold.locate import find
@@ -20,7 +21,8 @@ from runfold.replay.escape import safe
 from runfold.replay.store import open_store
 from runfold.replay.unarchive import read_last
 from runfold.replay.unarchive import read_output as read_archived
-from runfold.runs import clients, find_status
+from runfold.runs import clients, known_status
+from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
     from runfold.client import Client
@@ -45,7 +47,12 @@ def command(
     """Show what the ranks printed, each line with its attempt and rank. With -o json, one record a line."""
     where = find(data, server, context)
     printer = Printer(rank, as_json=output == "json")
-    asyncio.run(_logs(where, run, printer, follow=follow))
+    ranks = asyncio.run(_logs(where, run, printer, follow=follow))
+    if printer.empty and output != "json":
+        whose = "its ranks" if rank is None else f"rank {rank}"
+        say(f"{run}: nothing is kept of what {whose} printed; it has {counted(ranks, 'rank')}, numbered from 0")
+        if where.stopped:
+            say(f"{stopped_text(where)}: what is printed is archived when a run has ended.")
 
 
 class Printer:
@@ -56,6 +63,7 @@ class Printer:
         self._as_json = as_json
         self._next: dict[tuple[int, int], tuple[int, int]] = {}
         self.unheard: BrokenPipeError | None = None
+        self.empty = True
 
     def take(self, data: bytes) -> None:
         """Print a batch, unless it is another rank's."""
@@ -65,6 +73,7 @@ class Printer:
             return
         if self.rank is not None and batch.rank != self.rank:
             return
+        self.empty = False
         expected, told = self._next.get((batch.attempt, batch.rank), (1, 0))
         self._next[batch.attempt, batch.rank] = (batch.number + 1, batch.lines_before + len(batch.lines))
         if batch.number > expected:
@@ -99,23 +108,25 @@ class Printer:
         sys.stdout.flush()
 
 
-async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> None:
+async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> int:
+    """Print what is kept, and return how many ranks the run has."""
     async with clients(where) as each:
         async for client in each:
-            if await client.status(run) is None:
+            if (status := await client.status(run)) is None:
                 continue
             if follow:
                 await _follow(client, run, printer)
-                return
+                return status.world_size
             async for batch in read_output(client.connection, run, rank="*" if printer.rank is None else printer.rank):
                 printer.take(batch.data)
-            return
-    await find_status(where, run)  # NotFoundError when the archive does not know it either
+            return status.world_size
+    ranks = (await known_status(where, run)).world_size  # NotFoundError when the archive does not know it either
     store = open_store(archive_path(where.data_dir, run))
     last = read_last(store)
     for kept in last.outputs if last is not None else ():
         for data in read_archived(store, kept.attempt, kept.rank):
             printer.take(data)
+    return ranks
 
 
 async def _until_ended(client: Client, run: str, printer: Printer) -> None:

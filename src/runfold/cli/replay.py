@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -13,9 +14,12 @@ from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerO
 from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, show_lines
 from runfold.cli.show import print_text
 from runfold.errors import UsageError
+from runfold.events.counts import counted
+from runfold.events.transitions import AttemptStarted
 from runfold.locate import find
 from runfold.moments import live_state_at
 from runfold.replay.at import moment_of, state_at
+from runfold.replay.look import seconds
 from runfold.replay.render import render_story, render_timeline
 from runfold.replay.screen import on_screen
 from runfold.replay.show import render_snapshot
@@ -24,6 +28,7 @@ from runfold.replay.timeline import timeline
 from runfold.sources import kept_story, open_history
 
 if TYPE_CHECKING:
+    from runfold.replay.history import History
     from runfold.replay.story import Story
 
 LONG_ENTRIES_MIN_COUNT: Final = 20_000
@@ -79,13 +84,14 @@ def command(
         show_json(snapshot) if output == "json" else show_lines(render_snapshot(snapshot, look(full=full)))
         return
     history = asyncio.run(open_history(where, target))
+    _check_part(history, attempt, rank)
     told = story(history)
     if early is not None and told != msgspec.structs.replace(early, skipped=told.skipped, trouble=told.trouble):
         say_error("the story kept beside the archive is not what its entries tell: what follows is")
         early = None
     if early is None and output != "json":
         # The header first: the rows of a long log take a moment.
-        _show_header(told, full=full)
+        _show_header(told, full=full, now=_now(history, told))
     since_t = None if since is None else moment_of(history, since)
     rows = timeline(history, attempt=attempt, rank=rank, since_t=since_t)
     if output == "json":
@@ -94,7 +100,32 @@ def command(
     show_lines(render_timeline(rows if full else on_screen(rows), look(full=full)))
 
 
-def _show_header(told: Story, *, full: bool) -> None:
+def _check_part(history: History, attempt: int | None, rank: int | None) -> None:
+    """Raise `UsageError` for an attempt or a rank that the run has never had."""
+    sizes = [
+        item.num_workers for entry in history.telling for item in entry.transitions if isinstance(item, AttemptStarted)
+    ]
+    if attempt is not None and not 1 <= attempt <= len(sizes):
+        raise UsageError(f"--attempt: {history.run} has had {counted(len(sizes), 'attempt')}, numbered from 1")
+    ranks = max(sizes, default=0)
+    if rank is not None and not 0 <= rank < ranks:
+        raise UsageError(f"--rank: {history.run} has had {counted(ranks, 'rank')}, numbered from 0")
+
+
+def _now(history: History, told: Story) -> str:
+    """Return how old a run is that goes on; its story is as old as its newest entry."""
+    if history.kind != "stream" or told.ended:
+        return ""
+    now, last = datetime.now(UTC), history.entries[-1]
+    age_s = (now - datetime.fromisoformat(told.accepted_at)).total_seconds()
+    quiet_s = (now - datetime.fromisoformat(last.at)).total_seconds()
+    quiet = f"{seconds(max(quiet_s, 0))} after its newest entry"
+    return f"now       {seconds(max(age_s, last.t))} after it was accepted, {quiet}"
+
+
+def _show_header(told: Story, *, full: bool, now: str = "") -> None:
     show_lines(render_story(told, look(full=full)))
+    if now:
+        print_text(now)
     print_text("")
     sys.stdout.flush()

@@ -10,6 +10,7 @@ import typer
 from runfold.admin import open_admin
 from runfold.cli.command import DataOption, OutputOption, RunArgument
 from runfold.cli.show import print_json, print_text
+from runfold.events.counts import counted
 from runfold.locate import find
 from runfold.replay.source import load
 from runfold.restoring import restore
@@ -44,7 +45,7 @@ def command(run: RunArgument, source: FromOption, output: OutputOption = "text",
             }
         )
         return
-    entries = f"{done.copied} entries, up to entry {done.copied - 1}"
+    entries = f"{counted(done.copied, 'entry')}, up to entry {done.copied - 1}"
     print_text(f"{done.run}: restored as generation {done.generation}: {entries}")
     if done.lost:
         print_text(

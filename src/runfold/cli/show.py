@@ -35,11 +35,17 @@ def safe_text(text: str) -> str:
     return "\n".join(safe_lines(text))
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return rows under a header, in columns as wide as their widest cell; the last one is not padded."""
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *, width_max: int | None = None) -> str:
+    """Return rows under a header, in columns as wide as their widest cell; the last one is not padded.
+
+    `width_max` cuts what is longer, where room is short.
+    """
     cells = [tuple(header), *(tuple(map(safe, row)) for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
-    return "\n".join(
+    lines = (
         "  ".join(cell if i == len(row) - 1 else cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
         for row in cells
+    )
+    return "\n".join(
+        line if width_max is None or len(line) <= width_max else f"{line[: width_max - 1]}…" for line in lines
     )

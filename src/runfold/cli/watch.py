@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 import typer
@@ -14,7 +14,7 @@ from runfold.cli.running import exit_code_for
 from runfold.cli.show import print_json_line, print_text
 from runfold.client import open_client
 from runfold.controller.status import status
-from runfold.errors import NotFoundError
+from runfold.errors import EXIT_INTERRUPTED, NotFoundError, UnreachableError
 from runfold.events.entry import Head
 from runfold.events.fold import fold
 from runfold.explain import ending_text
@@ -24,8 +24,11 @@ from runfold.progress import progress
 from runfold.room import shortage_told
 from runfold.run import wait_refused
 from runfold.sources import open_history
+from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from runfold.client import Client, Receipt
     from runfold.events.beats import RunnerBeat
     from runfold.events.state import RunState
@@ -43,7 +46,18 @@ def command(
 ) -> None:
     """Follow a run until it ends; one that has ended is told from its beginning. With -o json, one status a line."""
     where = find(data, server, context)
-    raise typer.Exit(asyncio.run(watch_run(where, run, stream=sys.stdout, as_json=output == "json")))
+    with goes_on(run):
+        raise typer.Exit(asyncio.run(watch_run(where, run, stream=sys.stdout, as_json=output == "json")))
+
+
+@contextmanager
+def goes_on(run: str) -> Iterator[None]:
+    """Say on Ctrl-C that only the looking on has ended, and end as a program does that SIGINT has ended."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"{run} goes on; follow it again with: runfold watch {run}")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 async def watch_run(
@@ -61,7 +75,10 @@ async def watch_run(
             return _end(state, stream, as_json)
     if submitted is not None:
         raise NotFoundError(f"the service went away before {run} could be followed")
-    return _end(_tell(await open_history(where, run), stream, as_json), stream, as_json)
+    state = _tell(await open_history(where, run), stream, as_json)
+    if not state.terminal and where.stopped:
+        raise UnreachableError(f"{run} had not ended; this is as far as the archive goes.\n{stopped_text(where)}.")
+    return _end(state, stream, as_json)
 
 
 async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submitted: Receipt | None) -> RunState:

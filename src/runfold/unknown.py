@@ -1,0 +1,57 @@
+"""A run that nobody knows: what is said of it, the same by every command."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from runfold.client import open_client
+from runfold.errors import UnreachableError
+from runfold.events.refusal import JobRefused
+
+if TYPE_CHECKING:
+    from runfold.client import Client
+    from runfold.locate import Where
+
+_NUMBERED: Final = re.compile(r"job-([0-9]+)")
+
+
+async def why_unknown(where: Where, run: str) -> str:
+    """Return what is known of a run that neither the service nor the archive has: of a refused job, why it was."""
+    for address in where.services():
+        try:
+            async with open_client(address) as client:
+                refused = await refusal_of(client, run)
+        except UnreachableError:
+            continue
+        if refused is not None:
+            return refused_text(refused)
+    return f"there is no run {run!r}\n{_looked(where)}"
+
+
+async def refusal_of(client: Client, run: str) -> JobRefused | None:
+    """Return why the job of this number was refused; None when it was not, or for another name."""
+    if (numbered := _NUMBERED.fullmatch(run)) is None:
+        return None
+    record = await client.refusal(int(numbered[1]))
+    return None if record is None else msgspec.json.decode(record, type=JobRefused)
+
+
+def refused_text(refused: JobRefused) -> str:
+    """Return a refusal in a line."""
+    return f"job-{refused.sequence} was refused at {refused.at}: {refused.path}: {refused.reason}"
+
+
+def stopped_text(where: Where) -> str:
+    """Return that the service of the data directory is not running, and how to start it."""
+    return f"The service of {where.data_dir} is not running; start it again with `runfold up --data {where.data_dir}`"
+
+
+def _looked(where: Where) -> str:
+    if where.named is not None or where.data_dir.is_dir():
+        if where.stopped:
+            return f"{stopped_text(where)}.\nThe archive in {where.archive_dir} does not know it."
+        return f"Neither the service nor the archive in {where.archive_dir} knows it."
+    return f"There is no directory {where.data_dir}; name another one by --data DIR or RUNFOLD_DATA."
