@@ -19,6 +19,7 @@ import msgspec
 from runfold.events.checkpoints import ranks_in
 from runfold.workers.errors import DataError
 from runfold.workers.processes import tell
+from runfold.workers.streams import Rows, Streamed, columns, is_ray_dataset
 from runfold.workers.waits import timed
 
 BATCH_SIZE: Final = 256
@@ -106,7 +107,7 @@ class DatasetShard:
         self._config = config
         self._cursor = cursor or Cursor()
         self._begun = False
-        if config.shuffle_seed is not None and not isinstance(self._data, _Sized | _Frame):
+        if config.shuffle_seed is not None and not isinstance(self._data, _Sized | _Frame | Streamed):
             raise DataError(f"dataset {name!r}: only data of known length can be shuffled, not {type(data).__name__}")
 
     @property
@@ -121,7 +122,7 @@ class DatasetShard:
 
     def __len__(self) -> int:
         """Return how many rows this rank gets in a whole epoch."""
-        if not isinstance(self._data, _Sized | _Frame):
+        if not isinstance(self._data, _Sized | _Frame | Streamed):
             raise TypeError(f"dataset {self.name!r} has no known length")
         return self._share(len(self._data))
 
@@ -142,7 +143,10 @@ class DatasetShard:
             yield self._row(place) if place is not None else row
 
     def iter_batches(self, *, batch_size: int | None = BATCH_SIZE, drop_last: bool = False) -> Iterator[object]:
-        """Go over an epoch in batches: data frames of a data frame, arrays of an array, else lists of rows."""
+        """Go over an epoch in batches: data frames of a data frame, arrays of an array, lists of rows of all else.
+
+        A Ray dataset's are dicts of arrays by column.
+        """
         return timed("data", self._batches(batch_size, drop_last=drop_last))
 
     def _batches(self, batch_size: int | None, *, drop_last: bool) -> Iterator[object]:
@@ -155,7 +159,7 @@ class DatasetShard:
             yield self._batch(batch)
 
     def iter_torch_batches(self, *, batch_size: int | None = BATCH_SIZE, drop_last: bool = False) -> Iterator[object]:
-        """Go over an epoch in tensors: of a data frame a dict of them by column."""
+        """Go over an epoch in tensors: of a data frame, and of a Ray dataset, a dict of them by column."""
         return timed("data", self._tensors(batch_size, drop_last=drop_last))
 
     def _tensors(self, batch_size: int | None, *, drop_last: bool) -> Iterator[object]:
@@ -164,8 +168,11 @@ class DatasetShard:
         torch = loaded()
         for batch in self._batches(batch_size, drop_last=drop_last):
             if isinstance(batch, _Frame):
-                columns = cast("Mapping[object, object]", batch)
-                yield {str(name): torch.as_tensor(_values(columns[name])) for name in batch.columns}
+                table = cast("Mapping[object, object]", batch)
+                yield {str(name): torch.as_tensor(_values(table[name])) for name in batch.columns}
+            elif isinstance(batch, Mapping):
+                named = cast("Mapping[str, object]", batch)
+                yield {name: torch.as_tensor(values) for name, values in named.items()}
             else:
                 yield torch.as_tensor(_values(batch))
 
@@ -179,6 +186,8 @@ class DatasetShard:
         epoch = self._cursor.epoch
         if isinstance(self._data, _Sized | _Frame):
             yield from self._places(len(self._data))
+        elif isinstance(self._data, Streamed):
+            yield from self._stream(self._data.rows(epoch, self._config.shuffle_seed))
         else:
             yield from self._stream(cast("Iterable[object]", self._data))
         if self._cursor.epoch == epoch:
@@ -223,12 +232,14 @@ class DatasetShard:
     def _batch(self, batch: list[tuple[int | None, object]]) -> object:
         places = [place for place, _ in batch if place is not None]
         if not places:
-            return [row for _, row in batch]
+            rows = [row for _, row in batch]
+            return columns(rows) if isinstance(self._data, Streamed) else rows
         if isinstance(self._data, _Frame):
             return self._data.iloc[places]
         if hasattr(self._data, "shape"):
             return cast("Mapping[object, object]", self._data)[places]
-        return [self._row(place) for place in places]
+        found = [self._row(place) for place in places]
+        return columns(found) if isinstance(self._data, Rows) else found
 
 
 def _values(column: object) -> object:
@@ -239,11 +250,13 @@ def _values(column: object) -> object:
 def _opened(name: str, given: object) -> object:
     """Return what rows come from; a callable of no argument is called, here in the rank."""
     data: object = given
-    if callable(given) and not isinstance(given, _Frame | _Sized | Iterable):
+    if callable(given) and not isinstance(given, _Frame | _Sized | Iterable) and not is_ray_dataset(given):
         make = cast("Callable[[], object]", given)
         data = make()
         if isinstance(data, Iterator):
             data = _Anew(make)
+    if is_ray_dataset(data):
+        return Streamed(data)
     kind = _kind(data)
     if isinstance(data, Mapping | str | bytes | set | frozenset):
         raise DataError(

@@ -15,9 +15,10 @@ from runfold.workers.callbacks import Callback, gates_of, in_ranks
 from runfold.workers.data import DataConfig
 from runfold.workers.given import packed_arguments
 from runfold.workers.load import BLOB_PREFIX
+from runfold.workers.streams import Rows, is_ray_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from runfold.validation import ValidationConfig
 
@@ -82,10 +83,7 @@ def _portable(data: object) -> object:
     """Return data that can travel: what can be gone over only once is, here; a Ray dataset's rows are taken."""
     if isinstance(data, Iterator):
         return list(cast("Iterator[object]", data))
-    if type(data).__module__.startswith("ray.data"):
-        rows: Callable[[], Iterable[object]] | None = getattr(data, "iter_rows", None)
-        return data if rows is None else list(rows())
-    return data
+    return Rows.of(data) if is_ray_dataset(data) else data
 
 
 def named_callbacks() -> list[object]:

@@ -73,6 +73,11 @@ class Run:
         """The checkpoints that are there, whole or not."""
         return [name for name in self.storage.files.folders(self.storage.root) if not name.startswith(".")]
 
+    @property
+    def files(self) -> list[str]:
+        """The names of all files that are there, those too that are never listed."""
+        return [path.name for path in Path(self.storage.root).rglob("*") if path.is_file()]
+
 
 def whole(storage: Storage, name: str) -> Manifest:
     """A checkpoint's manifest, every file compared with it."""
@@ -158,8 +163,7 @@ async def killed(user: Commands, is_killed: bool, *settings: str) -> None:
         assert of_the_first == 1
     for name in ran.committed:
         assert len(whole(ran.storage, name).files) == 6
-    left = [path.name for path in Path(ran.storage.root).rglob("*") if path.is_file()]
-    assert [name for name in left if name.startswith((TEMPORARY, "part-"))] == []
+    assert [name for name in ran.files if name.startswith((TEMPORARY, "part-"))] == []
 
 
 async def test_a_lost_runner_leaves_whole_checkpoints_alone_and_its_half_done_ones_are_swept(user: Commands) -> None:
