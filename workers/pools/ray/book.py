@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import secrets
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from msgspec.structs import replace
+import msgspec
 
 from runfold.events.facts import PlaceOffer
-from runfold.workers.pools.labels import nowhere
+from runfold.workers.pools.labels import NODE_LABEL, fits
 from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
 from runfold.workers.pools.ray.library import Group, Ray, RayNode, bad_selector
 from runfold.workers.pools.room import Room
@@ -24,16 +23,24 @@ NOTHING: Final[Mapping[str, float]] = {"CPU": 0.001}
 """A bundle cannot be empty."""
 NODE_ID_LABEL: Final = "ray.io/node-id"
 RETRY_S: Final = 1.0
-_LOG: Final = logging.getLogger("runfold.workers")
+LOOKS_UNTIL_SEEN_COUNT: Final = 2
+
+
+class Sight(msgspec.Struct, frozen=True, kw_only=True):
+    """The cluster as it was seen: its nodes, what each has free, and which of them will go, all by name."""
+
+    nodes: dict[str, RayNode] = {}
+    free: dict[str, dict[str, float]] = {}
+    leaving: frozenset[str] = frozenset()
 
 
 class Reserved:
-    """What a run holds: the placement group, and the node of each of its bundles."""
+    """What a run holds: the placement group, the node (its id) of each of its bundles, what each bundle has."""
 
-    def __init__(self, group: Group, bundles: list[str], demand: Demand | None = None) -> None:
+    def __init__(self, group: Group, bundles: list[str], resources: Mapping[str, float]) -> None:
         self.group = group
         self.bundles = bundles
-        self.demand = demand
+        self.resources = resources
 
     def on(self, node: str) -> list[int]:
         """Return the bundles on a node (its id)."""
@@ -41,28 +48,33 @@ class Reserved:
 
 
 class RayBook:
-    """The queue of a pool, and what its runs hold. `nodes_seen` are kept up by who watches the cluster."""
+    """The queue of a pool, and what its runs hold. `see` is called by who watches the cluster."""
 
     def __init__(self, ray: Ray, prefix: str, suffix: str) -> None:
         self._ray = ray
         self._prefix, self._suffix = prefix, suffix
         self._waiting: dict[str, Demand] = {}
         self._granted: list[Granted] = []
+        self._asking: dict[str, tuple[Demand, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self._removing: set[asyncio.Task[None]] = set()
-        self._free_cpus = 0.0
+        self._cluster = Sight()
         self._ever: dict[str, RayNode] = {}
-        self._alive: dict[str, RayNode] = {}
+        self._returning: dict[str, tuple[int, Reserved]] = {}
         self.reserved: dict[str, Reserved] = {}
         self.on_change: Callable[[], None] = lambda: None
 
     # --- what the cluster has
 
-    def see(self, nodes: list[RayNode], free_cpus: float) -> None:
-        """Take what the cluster has now. A node that was there once may come again."""
-        self._alive = {node.name: node for node in nodes if node.alive}
-        self._ever.update(self._alive)
-        self._free_cpus = free_cpus
+    def see(self, sight: Sight) -> bool:
+        """Take what the cluster has now; whether that is news. A node that was there once may come again."""
+        before, self._cluster = self._cluster, sight
+        self._ever.update(sight.nodes)
+        # What was given back shows in the second look after it at the latest.
+        self._returning = {run: (left - 1, held) for run, (left, held) in self._returning.items() if left > 1}
+        if before.nodes.keys() != sight.nodes.keys() or before.leaving != sight.leaving:
+            self._changed.set()
+        return before != sight
 
     def node(self, name: str) -> RayNode | None:
         """Return a node by its name, alive or not."""
@@ -75,12 +87,46 @@ class RayBook:
     @property
     def free(self) -> int:
         """Whole CPUs that nobody has reserved."""
-        return int(self._free_cpus)
+        return int(sum(amounts.get("CPU", 0.0) for amounts in self._cluster.free.values()))
 
     @property
     def nodes(self) -> dict[str, int]:
         """Whole CPUs of each node that is there."""
-        return {name: int(node.resources.get("CPU", 0)) for name, node in self._alive.items()}
+        return {name: int(node.resources.get("CPU", 0)) for name, node in self._cluster.nodes.items()}
+
+    def room(self, demand: Demand) -> Room:
+        """Return what there is room for: nodes that will go have none, and nobody has any who waits behind another."""
+        alike = _as_slots(demand)
+        labels = {name: node.labels for name, node in self._cluster.nodes.items()}
+        whole = Slots({name: node.resources for name, node in self._cluster.nodes.items()}, labels).room(alike)
+        now = Slots({name: self._free_for(demand, name) for name in self._cluster.nodes}, labels).room(alike)
+        room = {name: (now.room or {}).get(name, 0) for name in whole.whole or {}}
+        return Room(slots=self.nodes, whole=whole.whole, room=room, fits=now.fits)
+
+    def _free_for(self, demand: Demand, name: str) -> dict[str, float]:
+        """Return what a node has free, with what the run itself holds."""
+        node = self._cluster.nodes[name]
+        if name in self._cluster.leaving or any(
+            other.order < demand.order and not self._waits_for_nodes(other)
+            for run, other in self._waiting.items()
+            if run != demand.run
+        ):
+            return {}
+        own = self.reserved.get(demand.run) or self._returning.get(demand.run, (0, None))[1]
+        free = dict(self._cluster.free.get(name, {}))
+        if own is not None:
+            count = len(own.on(node.id))
+            for resource, amount in own.resources.items():
+                free[resource] = min(free.get(resource, 0.0) + amount * count, node.resources.get(resource, 0.0))
+        return free
+
+    def overdrawn(self) -> list[tuple[str, str]]:
+        """Return nothing: a cluster gives no more than it has."""
+        return []
+
+    def resize(self, node: str | None, slots: int) -> str | None:  # noqa: ARG002  # as every book's
+        """Refuse: who wants another cluster adds nodes to it, or drains some."""
+        return "this pool is a Ray cluster: it has what its nodes have; add nodes to it, or drain some"
 
     # --- the queue
 
@@ -97,10 +143,7 @@ class RayBook:
         if demand.attempt > 1:
             return None
         labels = {name: node.labels for name, node in self._ever.items()}
-        if (where := nowhere(demand.selectors, labels)) is not None:
-            return where
-        whole = Slots({name: node.resources for name, node in self._ever.items()}, labels)
-        return whole.never(_as_slots(demand))
+        return Slots({name: node.resources for name, node in self._ever.items()}, labels).never(_as_slots(demand))
 
     def ask(self, demand: Demand) -> None:
         """Put a demand into the queue, in place of an earlier one of the same run."""
@@ -119,6 +162,7 @@ class RayBook:
         """Give back what a run holds."""
         self._granted = [granted for granted in self._granted if granted.demand.run != run]
         if (held := self.reserved.pop(run, None)) is not None:
+            self._returning[run] = (LOOKS_UNTIL_SEEN_COUNT, held)
             self.remove(held.group)
         self._changed.set()
 
@@ -134,99 +178,102 @@ class RayBook:
             for ahead, demand in enumerate(self._queue())
         }
 
-    def room(self, demand: Demand) -> Room:
-        """Return what the nodes that are there have room for, less what other runs have reserved on them.
-
-        Nothing that is no run of this pool is known of.
-        """
-        slots = Slots(
-            {name: node.resources for name, node in self._alive.items()},
-            {name: node.labels for name, node in self._alive.items()},
-        )
-        for run, held in self.reserved.items():
-            if run == demand.run or held.demand is None:
-                continue
-            for name, count in Counter(filter(None, map(self.name_of, held.bundles))).items():
-                slots.hold(_as_slots(held.demand), PlaceOffer(node=name, slots=count))
-        for waiting in self._waiting.values():
-            if waiting.run != demand.run:
-                slots.ask(_as_slots(waiting))
-        return replace(slots.room(_as_slots(demand)), slots=self.nodes)
-
-    def overdrawn(self) -> list[tuple[str, str]]:
-        """Return nothing: what a cluster has not, it has not given."""
-        return []
-
-    def resize(self, node: str | None, slots: int) -> str | None:  # noqa: ARG002  # as every book's
-        """Refuse: the cluster's capacity is its own."""
-        return "its capacity is that of its Ray cluster: add or remove nodes there"
-
     def _queue(self) -> list[Demand]:
         return sorted(self._waiting.values(), key=lambda demand: demand.order)
 
     # --- placement groups
 
     async def reserve(self) -> None:
-        """Reserve for the first of the queue, until cancelled."""
-        while True:
-            self._changed.clear()
-            head = next(iter(self._queue()), None)
-            # What its run holds from before is given back first.
-            if head is None or head.run in self.reserved:
-                await self._changed.wait()
-                continue
-            group, ready = await self._ray.create_group(
-                f"{self._prefix}{head.run}-{head.attempt}-{secrets.token_hex(2)}{self._suffix}",
-                [_bundle(head)] * head.num_workers,
-                head.strategy,
-                self._selectors(head),
-            )
-            got = False
-            try:
-                got = await self._got(head, group, asyncio.ensure_future(ready))
-            finally:
-                if not got:
-                    self.remove(group)
-
-    async def _got(self, head: Demand, group: Group, ready: asyncio.Future[object]) -> bool:
-        """Wait until the group is reserved, or somebody else is first in the queue; whether its run has it."""
-        ready.add_done_callback(lambda _: self._changed.set())
+        """Ask for what those first in the queue need, until cancelled."""
         try:
-            while not ready.done() and self._is_first(head):
+            while True:
                 self._changed.clear()
+                wanted = {demand.run: demand for demand in self._in_turn()}
+                for run, (demand, task) in list(self._asking.items()):
+                    if task.done():
+                        task.result()
+                    if task.done() or wanted.get(run) != demand:
+                        await self._ask_no_more(run)
+                for run, demand in wanted.items():
+                    if run not in self._asking:
+                        task = asyncio.create_task(self._reserved(demand), name=f"reserve {run}")
+                        task.add_done_callback(lambda _: self._changed.set())
+                        self._asking[run] = (demand, task)
                 await self._changed.wait()
-            if not self._is_first(head):
-                return False
-            ready.result()
-            where = await self._ray.bundles(group)
         finally:
-            ready.cancel()
-        if None in where or not self._is_first(head):
-            # A node has gone meanwhile: Ray looks for another one, and so do we.
-            await asyncio.sleep(RETRY_S)
-            return False
-        held = Reserved(group, [str(node) for node in where], head)
-        names = [self.name_of(node) for node in held.bundles]
-        if None in names:
-            await asyncio.sleep(RETRY_S)
-            return False
-        del self._waiting[head.run]
-        self.reserved[head.run] = held
-        places = tuple(PlaceOffer(node=str(node), slots=slots) for node, slots in Counter(names).items())
-        self._granted.append(Granted(demand=head, places=places))
-        self.on_change()
-        return True
+            for run in list(self._asking):
+                await self._ask_no_more(run)
 
-    def _is_first(self, demand: Demand) -> bool:
-        return next(iter(self._queue()), None) == demand
+    async def _ask_no_more(self, run: str) -> None:
+        _, task = self._asking.pop(run)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    def _in_turn(self) -> list[Demand]:
+        """Return whose turn it is: the first of the queue, and before it those that only other nodes could help.
+
+        What those need is asked for as well: a cluster that grows does so by what is asked for.
+        """
+        turn: list[Demand] = []
+        for demand in self._queue():
+            # What its run holds from before is given back first.
+            if demand.run not in self.reserved:
+                turn.append(demand)
+            if not self._waits_for_nodes(demand):
+                break
+        return turn
+
+    def _waits_for_nodes(self, demand: Demand) -> bool:
+        """Whether a demand could not be met by the nodes that it may use if they all stood empty."""
+        off = {*demand.excluded, *self._cluster.leaving}
+        usable = {name: node for name, node in self._cluster.nodes.items() if name not in off}
+        labels = {name: node.labels for name, node in usable.items()}
+        whole = Slots({name: node.resources for name, node in usable.items()}, labels)
+        return whole.never(_as_slots(demand)) is not None
+
+    async def _reserved(self, demand: Demand) -> None:
+        """Ask for a demand's placement group, and wait until it is there; one that is wanted no more is given back."""
+        name = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}{self._suffix}"
+        bundles, selectors = [_bundle(demand)] * demand.num_workers, self._selectors(demand)
+        group, ready = await self._ray.create_group(name, bundles, demand.strategy, selectors)
+        got = False
+        try:
+            await ready
+            where = await self._ray.bundles(group)
+            names = [self.name_of(node) if node is not None else None for node in where]
+            got = None not in names and self._waiting.get(demand.run) == demand
+            if got:
+                self._has(demand, Reserved(group, [str(node) for node in where], _bundle(demand)), names)
+        finally:
+            if not got:
+                self.remove(group)
+        if not got:
+            # A node has come or gone this instant: it is seen before it is asked for again.
+            await asyncio.sleep(RETRY_S)
+
+    def _has(self, demand: Demand, held: Reserved, names: Sequence[str | None]) -> None:
+        del self._waiting[demand.run]
+        self.reserved[demand.run] = held
+        places = tuple(PlaceOffer(node=str(node), slots=slots) for node, slots in Counter(names).items())
+        self._granted.append(Granted(demand=demand, places=places))
+        self.on_change()
 
     def _selectors(self, demand: Demand) -> list[dict[str, str]]:
-        """Return what each bundle's node has to be: as the job says, and none of those excluded."""
-        excluded = [node.id for name in demand.excluded if (node := self._ever.get(name)) is not None]
-        off = {NODE_ID_LABEL: f"!in({','.join(excluded)})"} if excluded else {}
+        """Return what each bundle's node has to be, in Ray's words: as the job says, and none of those excluded."""
         given = demand.selectors if len(demand.selectors) != 1 else demand.selectors * demand.num_workers
-        each = [{**one, **off} for one in given[: demand.num_workers]] or [off] * demand.num_workers
+        each = [self._selector(one, demand.excluded) for one in given[: demand.num_workers]]
+        each = each or [self._selector({}, demand.excluded)] * demand.num_workers
         return each if any(each) else []
+
+    def _selector(self, given: Mapping[str, str], excluded: Sequence[str]) -> dict[str, str]:
+        off = [node.id for name in excluded if (node := self._ever.get(name)) is not None]
+        if NODE_LABEL not in given:
+            return {**given, NODE_ID_LABEL: f"!in({','.join(off)})"} if off else dict(given)
+        # Ray does not know what we call its nodes.
+        rest = {name: value for name, value in given.items() if name != NODE_LABEL}
+        meant = {NODE_LABEL: given[NODE_LABEL]}
+        ids = [node.id for name, node in self._ever.items() if fits(meant, {NODE_LABEL: name}) and node.id not in off]
+        return {**rest, NODE_ID_LABEL: f"in({','.join(ids)})"}
 
     def remove(self, group: Group) -> None:
         """Give a placement group back; `close` waits for it."""

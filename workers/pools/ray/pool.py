@@ -22,7 +22,7 @@ from runfold.workers.places import Place
 from runfold.workers.pools.pool import Left, Notice, Watched
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pools.ray.actor import Attendant, Standing, gpus_here
-from runfold.workers.pools.ray.book import RayBook, Reserved
+from runfold.workers.pools.ray.book import RayBook, Reserved, Sight
 from runfold.workers.pools.ray.handle import RayRunner
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray
 
@@ -144,7 +144,7 @@ class RayPool:
             group = groups[one.standing.group]
             if one.standing.place.run not in self.book.reserved:
                 bundles = [node or "" for node in await self._ray.bundles(group)]
-                self.book.reserved[one.standing.place.run] = Reserved(group, bundles)
+                self.book.reserved[one.standing.place.run] = Reserved(group, bundles, one.standing.place.resources)
         held = {reserved.group.id for reserved in self.book.reserved.values()}
         for group in groups.values():
             if group.id not in held:
@@ -197,17 +197,17 @@ class RayPool:
 
     async def _see(self) -> bool:
         """Look at the cluster once; whether anything is news."""
-        nodes, leaving, free = await self._ray.nodes(), await self._ray.draining(), await self._ray.free_cpus()
-        before = (self.book.nodes, self.book.free)
-        self.book.see(nodes, free)
-        names = {node.id: node.name for node in nodes if node.alive}
-        now = {names[number]: by for number, by in leaving.items() if number in names}
+        nodes, leaving, free = await self._ray.nodes(), await self._ray.draining(), await self._ray.free()
+        alive = {node.name: node for node in nodes if node.alive}
+        now = {name: leaving[node.id] for name, node in alive.items() if node.id in leaving}
         for node, by in now.items():
             if node not in self._leaving or self._leaving[node] != by:
                 within_s = None if by is None else max(0.0, by - time.time())
                 self._notices.append(Notice(nodes=(node,), within_s=within_s, reason=f"Ray drains the node {node}"))
         for node in self._leaving:
-            if node not in now and node in self.book.nodes:
+            if node in alive and node not in now:
                 self._notices.append(Notice(nodes=(node,), cancelled=True))
         self._leaving = now
-        return bool(self._notices) or before != (self.book.nodes, self.book.free)
+        frees = {name: free.get(node.id, {}) for name, node in alive.items()}
+        is_news = self.book.see(Sight(nodes=alive, free=frees, leaving=frozenset(now)))
+        return is_news or bool(self._notices)
