@@ -58,7 +58,10 @@ def fitting(state: RunState) -> int | None:
     room, scaling = state.elastic.room, state.job.scaling
     if room is None:
         return None
-    fits = _fitting(room, away(state), scaling.placement_strategy, scaling.worker_resources, state.capacity or {})
+    notice = state.notice
+    # Also those whose time is over: the next group stays off them until they are gone, or are said to stay.
+    off = away(state).union(notice.nodes if notice is not None else ())
+    fits = _fitting(room, off, scaling.placement_strategy, scaling.worker_resources, state.capacity or {})
     if (whole := scaling.slice) is not None:
         fits = whole_slices(fits, whole.workers(scaling.worker_resources.get("TPU", 0.0)), room.slices)
     return min(fits, scaling.max_workers)

@@ -19,7 +19,7 @@ from runfold.events.notices import without
 from runfold.events.phases import changed_phase
 from runfold.events.replicas import replaced
 from runfold.events.requests import Join
-from runfold.events.state import Initializing, Restored, Running, RunState, Source, Spent, Unborn
+from runfold.events.state import Initializing, Preempting, Restored, Running, RunState, Source, Spent, Unborn
 from runfold.events.transitions import (
     AttemptStarted,
     CheckpointCommitted,
@@ -194,9 +194,14 @@ def _joined(state: RunState, transition: SourceJoined) -> RunState:
     pending = tuple(waiting for waiting in state.pending if not _is_settled(waiting.request, transition))
     group = state.group if old is None else _not_ready(state.group, transition.source)
     # A pool that begins anew has the nodes that it says it has.
-    away = () if transition.source == state.supervisor else state.away
+    away, notice = state.away, state.notice
+    if transition.source == state.supervisor:
+        # What it knows of nodes it says itself; of those whose time was over before, nobody else will.
+        away = ()
+        over = notice is not None and notice.deadline_t <= state.t and not isinstance(state.phase, Preempting)
+        notice = None if over else notice
     sources = {**state.sources, transition.source: source}
-    return replace(state, sources=sources, pending=pending, group=group, away=away)
+    return replace(state, sources=sources, pending=pending, group=group, away=away, notice=notice)
 
 
 def _is_settled(request: AnyRequest, joined: SourceJoined) -> bool:

@@ -21,9 +21,8 @@ from runfold.events.nats.connection import Connection
 from runfold.events.nats.errors import Unanswered
 from runfold.events.nats.files import write_private
 from runfold.events.pools import SLOTS_MAX_COUNT, CapacitySet, SetCapacity
-from runfold.workers.beside import SEPARATOR
 from runfold.workers.desk import Desk
-from runfold.workers.placing import demand_of
+from runfold.workers.placing import SEPARATOR, demand_of
 from runfold.workers.pools.pool import Book, Notice
 from runfold.workers.pools.room import Room
 from runfold.workers.processes import start_time
@@ -31,7 +30,7 @@ from runfold.workers.pulse import say
 
 TELL_EVERY_S: Final = 0.25
 """A run is told of changes at most so often; what changed meanwhile is one change."""
-NOTICE_PATIENCE_S: Final = 2.0
+NOTICE_PATIENCE_S: Final = 60.0
 """So long is waited for the broker to hold the notice, before places are taken without."""
 SETTLED_POLL_S: Final = 0.02
 SUBSCRIBE_RETRY_S: Final = 0.5

@@ -32,6 +32,26 @@ def test_every_run_comes_to_its_end(name: str, trace: str) -> None:
     assert sum(isinstance(item, AttemptStarted) for item in transitions) > ATTEMPTS_COUNT, "nothing went wrong"
 
 
+SIZES_COUNT = 6
+
+
+@pytest.mark.parametrize(("name", "trace"), [("elastic_fleet", "p3"), ("elastic_small_fleet", "g4dn")])
+def test_elastic_runs_take_the_nodes_that_there_are_and_finish(name: str, trace: str) -> None:
+    scenario = load_scenario(name)
+    assert scenario.trace == trace
+    outcome = simulate(scenario, 0)
+    findings = broken(outcome)
+    if findings:
+        print(told(outcome))
+        print(f"again: make simulate SCENARIO={name} SEED=0")
+    assert findings == []
+    for history in outcome.histories.values():
+        transitions = [item for entry in history.entries for item in entry.transitions]
+        sizes = [item.num_workers for item in transitions if isinstance(item, AttemptStarted)]
+        print(f"{history.run}: {len(sizes)} attempts of {sorted(set(sizes))} ranks")
+        assert len(set(sizes)) >= SIZES_COUNT, "it did not follow the fleet"
+
+
 @pytest.mark.parametrize("trace", sorted(EVENTS_COUNT))
 def test_the_whole_trace_is_played(trace: str) -> None:
     changes, faster = read_changes(trace, within_s=180.0)

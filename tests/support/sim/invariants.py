@@ -15,7 +15,15 @@ from runfold.events.facts import Fact, FactMessage, RankReturned, Reported
 from runfold.events.fold import fold_all
 from runfold.events.requests import Join, Request
 from runfold.events.state import Errored, Finished, RunState
-from runfold.events.transitions import AttemptStarted, FailureDecided, RequestAccepted, RequestRefused, StateChanged
+from runfold.events.transitions import (
+    AttemptStarted,
+    FailureDecided,
+    RequestAccepted,
+    RequestRefused,
+    ResizePlanned,
+    RunAccepted,
+    StateChanged,
+)
 from runfold.replay.audit import audit
 from runfold.replay.history import History, KnownHead
 from runfold.replay.unarchive import read_archive, read_last
@@ -145,6 +153,17 @@ def once(outcome: Outcome, run: str, history: History) -> Findings:
             yield f"rank {rank} of attempt {attempt} entered user code {times} times"
 
 
+def in_bounds(outcome: Outcome, run: str, history: History) -> Findings:
+    """Every group has a size that the job allows."""
+    low, high = 1, 0
+    for entry in history.entries:
+        for item in entry.transitions:
+            if isinstance(item, RunAccepted):
+                low, high = item.job.scaling.min_workers, item.job.scaling.max_workers
+            elif isinstance(item, AttemptStarted | ResizePlanned) and not low <= item.num_workers <= high:
+                yield f"entry {entry.n}: {item.num_workers} ranks, not {low} to {high}"
+
+
 def reports_folded_once(outcome: Outcome, run: str, history: History) -> Findings:
     """Each rank's reports are in the log once, in order, without a hole; all of them, where it returned in time."""
     seen: dict[tuple[int, int], list[int]] = {}
@@ -243,6 +262,7 @@ ALWAYS: Final[tuple[Callable[[Outcome, str, History], Findings], ...]] = (
     shown_in_order,
     status_tells_the_log,
     once,
+    in_bounds,
     reports_folded_once,
     nothing_passed_over,
     requests_answered_once,

@@ -106,6 +106,14 @@ class PoolSeat:
         """Let it see that a node is gone."""
         if self.supervisor is not None:
             self.supervisor.slots.go(node)
+            self.supervisor.look_again()
+
+    def node_has(self, node: str, slots: int) -> None:
+        """Let a node have another number of slots."""
+        self._world.nodes[node].slots = slots
+        if self.supervisor is not None and self.supervisor.process.alive:
+            self.supervisor.slots.resize(node, slots)
+            self.supervisor.look_again()
 
 
 class User:
@@ -176,6 +184,20 @@ class User:
         return msgspec.json.decode(data, type=Status) if data is not None else None
 
 
+def draw_scaling(world: World, most: int) -> ScalingConfig:
+    """Draw how many ranks are asked for; of an elastic run at least 1, at most so many."""
+    scenario, dice = world.scenario, world.dice
+    if not scenario.elastic or dice.random() >= scenario.elastic:
+        return ScalingConfig(num_workers=most)
+    dwell_s = dice.uniform(*scenario.dwell_s)
+    if scenario.trace:
+        # A fleet begins with less than it has later.
+        return ScalingConfig(
+            num_workers=(dice.randint(1, 4), dice.randint(*scenario.workers)), elastic_resize_monitor_interval_s=dwell_s
+        )
+    return ScalingConfig(num_workers=(dice.randint(1, most), most), elastic_resize_monitor_interval_s=dwell_s)
+
+
 def draw_job(world: World, run: str) -> Job:
     """Draw what is asked for."""
     scenario, dice = world.scenario, world.dice
@@ -183,13 +205,17 @@ def draw_job(world: World, run: str) -> Job:
     return Job(
         id=run,
         entrypoint="pack.mod:train",
-        scaling=ScalingConfig(num_workers=min(dice.randint(*scenario.workers), most)),
+        scaling=draw_scaling(world, min(dice.randint(*scenario.workers), most)),
         failure=FailureConfig(
             max_failures=dice.randint(*scenario.max_failures),
             max_hangs=scenario.max_hangs,
             controller_failure_limit=5,
             backoff_s=dice.choice((0.0, 0.0, 0.5)),
         ),
-        timeouts=Timeouts(adopt_within_s=scenario.adopt_within_s, progress_timeout_s=scenario.progress_timeout_s),
+        timeouts=Timeouts(
+            adopt_within_s=scenario.adopt_within_s,
+            progress_timeout_s=scenario.progress_timeout_s,
+            resize_wait_s=dice.uniform(0.0, 5.0) if scenario.elastic else Timeouts().resize_wait_s,
+        ),
         priority=dice.choice((0, 0, 1)),
     )

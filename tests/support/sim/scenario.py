@@ -34,6 +34,7 @@ Trouble = Literal[
     "log_is_damaged",
     "archive_fails",
     "archiver_dies",
+    "capacity_changes",
 ]
 RankTrouble = Literal["user", "exit", "vanish", "signal", "oom", "load", "hang"]
 Range = tuple[float, float]
@@ -93,6 +94,10 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How likely there is an archiver."""
     aborts: float = 0.0
     notices: float = 0.0
+    elastic: float = 0.0
+    """How likely a run is elastic, from 1 rank or more up to its workers."""
+    dwell_s: Range = (1.0, 10.0)
+    """How long an elastic run keeps a size."""
     restarts_s: Range = (0.0, 8.0)
     """How soon what died is started again."""
     messages: Messages = Messages()

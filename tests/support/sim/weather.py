@@ -57,6 +57,7 @@ class Weather:
             "log_is_damaged": self._log_is_damaged,
             "archive_fails": self._archive_fails,
             "archiver_dies": self._archiver_dies,
+            "capacity_changes": self._capacity_changes,
             "user_is_cut_off": lambda spell: self._cut_off(spell, USER),
         }
 
@@ -232,6 +233,19 @@ class Weather:
         for runner in self._living():
             if runner.node == node:
                 runner.die(SIGKILL)
+
+    async def _capacity_changes(self, spell: Spell) -> None:
+        """Let a node have other slots than it is said to have, for a while."""
+        name = self._some_node()
+        node, slots = self._world.nodes[name], self._world.dice.randint(0, self._world.slots)
+        self._world.truth.note(f"{name} has {slots} slots")
+        if slots < node.slots:
+            for run in self._user.jobs:
+                self._world.truth.harm(Harm(run, "notice", 0, name))
+                # Of a supervisor that dies while it takes places an heir knows no more than that runners are gone.
+                self._world.truth.harm(Harm(run, "runner", 0, name))
+        self._pool.node_has(name, slots)
+        await self._lasts(spell, lambda: self._pool.node_has(name, self._world.slots))
 
     # --- the net, the clocks
 

@@ -40,6 +40,8 @@ class World:
     broker: Broker
     nodes: dict[str, Node] = field(default_factory=dict)
     crashes: list[tuple[str, BaseException]] = field(default_factory=list)
+    slots: int = 0
+    """What each node has, unless somebody says otherwise."""
     is_calm: bool = False
     fails: float = 0.0
     """How likely a rank fails in an attempt."""
@@ -92,7 +94,7 @@ def make_world(scenario: Scenario, seed: int) -> World:
     truth = Truth(loop.time)
     net = Net(dice, scenario.messages)
     world = World(scenario, dice, net, truth, Broker(net, truth, dice))
-    slots = dice.randint(*scenario.slots)
+    slots = world.slots = dice.randint(*scenario.slots)
     for k in range(dice.randint(*scenario.nodes)):
         world.nodes[f"node-{k}"] = Node(f"node-{k}", slots)
     world.has_archive = dice.random() < scenario.archives
