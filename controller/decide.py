@@ -12,7 +12,7 @@ from runfold.controller.policies import DEFAULT
 from runfold.controller.requests import answer
 from runfold.controller.steps import step_of_state
 from runfold.controller.timers import wake_at
-from runfold.controller.words import ranks
+from runfold.controller.words import entry_words, ranks
 from runfold.events.base import Cause, Moment, relative
 from runfold.events.conclusions import JobTaken
 from runfold.events.evolve import evolve
@@ -88,13 +88,14 @@ def _accept(unborn: Unborn, inputs: Sequence[AnyInput]) -> RunAccepted:
     taken = next(((k, item) for k, item in enumerate(inputs) if isinstance(item, JobTaken)), None)
     job = unborn.job
     who, size = job.requested_by or "somebody", ranks(job.scaling.max_workers)
+    what = entry_words(job.entrypoint, job.name or "")
     return RunAccepted(
         job=job,
         digest=unborn.digest,
         jobs_sequence=unborn.jobs_sequence,
         warnings=taken[1].warnings if taken is not None else (),
         cause=Cause(input=taken[0] if taken is not None else 0),
-        reason=f"{who} asked for {job.entrypoint} on {size}",
+        reason=f"{who} asked for {what} on {size}",
     )
 
 

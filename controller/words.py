@@ -14,6 +14,11 @@ def listed(names: list[str], shown_max: int = 4) -> str:
     return ", ".join(names[:shown_max]) + (f" and {more} more" if more > 0 else "")
 
 
+def entry_words(entrypoint: str, name: str) -> str:
+    """Return an entry point for people; of a pickled function the name, not its 64 digits."""
+    return f"{name} (pickled)" if name and entrypoint.startswith("blob:") else entrypoint
+
+
 def because(reason: str) -> str:
     """Return a reason as the tail of a sentence; nothing when there is none."""
     return f": {reason}" if reason else ""

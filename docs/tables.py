@@ -18,12 +18,14 @@ from runfold.config import (
     WEBHOOK_URL_VARIABLE,
 )
 from runfold.events.entry import Head
+from runfold.events.facts import RankExited
 from runfold.events.failures import FAILURE_KINDS
 from runfold.events.fold import fold
 from runfold.events.state import RunState
 from runfold.explain import ending_text
 from runfold.follow import Told
 from runfold.peer import INSTEAD
+from runfold.printed import output_line
 from runfold.progress import PlainProgress
 from runfold.replay.history import History
 from runfold.replay.render import render_story, render_timeline
@@ -164,6 +166,11 @@ def watched(history: History) -> str:
     for link in history.links:
         state = fold(state, link.entry)
         progress.entry(Told(link.entry, state, Head(n=link.entry.n, hash=link.hash)))
+        for item in link.entry.inputs:
+            if isinstance(item, RankExited) and item.exit_code == 0:
+                # What was shown while it ran; the log has the end of it.
+                for line in item.last_lines.splitlines():
+                    progress.printed(output_line(item.rank, line))
     return f"{out.getvalue()}\n{ending_text(state) if state is not None else ''}\n"
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from runfold.controller.words import entry_words
 from runfold.events.base import Value
 from runfold.events.counts import counted
 from runfold.replay.escape import safe, safe_lines
 from runfold.replay.look import FIELD_INDENT, KEPT, PLAIN, Look, field, seconds, state_paint, wrapped
-from runfold.replay.words import entry_words
 
 if TYPE_CHECKING:
     from runfold.replay.goodput import Goodput

@@ -25,6 +25,7 @@ from runfold.events.facts import (
     CheckpointSealed,
     Placed,
     PlacementFailed,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -70,11 +71,6 @@ from runfold.events.values import unpack
 METRICS_SHOWN_MAX_COUNT = 4
 
 
-def entry_words(entrypoint: str, name: str) -> str:
-    """Return an entry point for people; of a pickled function the name, not its 64 digits."""
-    return f"{name} (pickled)" if name and entrypoint.startswith("blob:") else entrypoint
-
-
 def kind_of(item: AnyInput | AnyTransition) -> str:
     """Return the wire name of an input's or transition's kind."""
     return str(item.__struct_config__.tag)
@@ -96,6 +92,8 @@ def _fact(item: AnyFact) -> tuple[str, str]:
             return "waits for room", wanted + (f", {counted(ahead, 'run')} ahead" if ahead else "")
         case Placed(places=places):
             return "placed on " + ", ".join(f"{place.node} ({place.slots})" for place in places), ""
+        case PlaceReplaced(place=number, offer=offer):
+            return f"another place for place {number}: {offer.node} ({offer.slots})", ""
         case PlacementFailed(verdict=verdict, reason=reason):
             return "cannot be placed" if verdict == "never" else "not placed yet", reason
         case RunnerLost(node=node, reason=reason):

@@ -101,4 +101,4 @@ def _errored(state: RunState, failure: Failure | None) -> str:
 
 
 def _story(state: RunState) -> str:
-    return f"its story: runfold replay {state.run}"
+    return f"its story: runfold replay {state.run}; what its ranks printed: runfold logs {state.run}"

@@ -81,6 +81,10 @@ class LiveProgress:
         for line in lines:
             self._console.print(Text(str(line), style=_STYLES.get(line.about, "")))
 
+    def printed(self, line: str) -> None:
+        """Let a line that a rank has printed scroll by."""
+        self._console.print(Text(line, style="dim"))
+
     def beat(self, beat: RunnerBeat) -> None:
         """Remember what ranks use now."""
         if self._state is not None and beat.attempt == self._state.attempt:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
+from runfold.controller.words import entry_words
 from runfold.events.base import Value
 from runfold.events.counts import counted
 from runfold.events.facts import PlacementFailed, Queued, Reported
@@ -19,8 +20,9 @@ from runfold.events.transitions import (
     StateChanged,
 )
 from runfold.explain import metrics_text
+from runfold.follow import Onlooker
 from runfold.replay.escape import safe
-from runfold.replay.words import entry_words, input_words
+from runfold.replay.words import input_words
 from runfold.unheard import print_lasting
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from runfold.events.beats import RunnerBeat
     from runfold.events.entry import Entry
     from runfold.events.transitions import AnyTransition
-    from runfold.follow import Onlooker, Told
+    from runfold.follow import Told
 
 REPORT_LINES_BURST_MAX: Final = 20
 """So many plain lines of reports may come at once; then two a second, and it is said how many were left out."""
@@ -99,6 +101,14 @@ def report_lines(entry: Entry) -> list[Line]:
     ]
 
 
+class Progress(Onlooker, Protocol):
+    """Progress that also shows what ranks print."""
+
+    def printed(self, line: str) -> None:
+        """Show a line that was printed."""
+        ...
+
+
 class PlainProgress:
     """Plain lines on a stream: every decision at once, every report while they come slowly enough to be read.
 
@@ -128,6 +138,10 @@ class PlainProgress:
     def beat(self, beat: RunnerBeat) -> None:
         """Beats are not printed: a pipe wants what is new."""
 
+    def printed(self, line: str) -> None:
+        """Print a line that a rank has printed."""
+        self._print(line)
+
     def _report(self, line: Line) -> None:
         if self._held is not None:
             self._left_out += 1
@@ -155,7 +169,7 @@ class PlainProgress:
 
 
 @contextmanager
-def progress(stream: TextIO | None = None, *, lasting: bool = True) -> Iterator[Onlooker]:
+def progress(stream: TextIO | None = None, *, lasting: bool = True) -> Iterator[Progress]:
     """Show progress for as long as the block lasts: live when the stream is a terminal, plain lines otherwise."""
     out = sys.stdout if stream is None else stream
     if not out.isatty():

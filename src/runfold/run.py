@@ -23,6 +23,7 @@ from runfold.events.refusal import JobRefused
 from runfold.follow import Following, follow_run, quarantine_told
 from runfold.interrupts import Interrupts, interrupts
 from runfold.locate import STORAGE_FOLDER
+from runfold.printed import output_shown
 from runfold.room import shortage_told
 from runfold.service import Plan, Service
 
@@ -52,7 +53,7 @@ class Order:
     `say` hears what a person should know beside the run's own progress. `blobs` are what the job names: the pickled
     function, a filesystem. `early` is what was started before all this was loaded (`runfold.early`). `detach`: an
     interrupt leaves the run alone, where there is a service to go on with it. `keep_returned`: fetch a large return
-    value. `nodes`: how many nodes this machine shows.
+    value. `nodes`: how many nodes this machine shows. `printed` is shown what ranks print.
     """
 
     job: Job
@@ -64,6 +65,7 @@ class Order:
     detach: bool = False
     nodes: int = 1
     keep_returned: bool = False
+    printed: Callable[[str], None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +142,7 @@ async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, ca
     async with (
         quarantine_told(client, receipt.run, order.say),
         shortage_told(client, order.say),
+        output_shown(client, receipt.run, order.printed),
         follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following,
     ):
         detach = order.detach and can_detach

@@ -94,10 +94,12 @@ class Trainer:
     def fit(self) -> Result:
         """Run to the end and return the result; with `num_workers=0` in this process, errors raised as they are.
 
+        Progress, and what the ranks print, go to standard error: standard output is the caller's.
+
         Raises:
             TrainingFailedError: the run ended ERRORED; the error carries `.result`.
             RunAbortedError: it ended ABORTED, by request or by an interrupt (SIGINT, SIGTERM); it carries `.result`.
-            NotAcceptedError: the controller refused the job.
+            JobRefusedError: the controller refused the job.
             UnreachableError: the service that was named does not answer.
         """
         if self._locally:
@@ -123,12 +125,12 @@ class Trainer:
             position=self._position,
             filesystem=given.storage_filesystem,
         )
-        with progress() as shown:
+        with progress(sys.stderr) as shown:
             if not self._callbacks:
-                return self._done(where, self._go(where, shown))
+                return self._done(where, self._go(where, shown, shown.printed))
             watching = Watching(observers, shown)
             try:
-                outcome = self._go(where, watching)
+                outcome = self._go(where, watching, shown.printed)
                 result = self._done(where, outcome)
                 if self._position < outcome.state.n:
                     watching.finish(finished(outcome.state, result))
@@ -138,9 +140,17 @@ class Trainer:
         result.callback_failures.update(observers.failures)
         return result
 
-    def _go(self, where: Where, onlooker: Onlooker) -> Outcome:
+    def _go(self, where: Where, onlooker: Onlooker, printed: Callable[[str], None]) -> Outcome:
         blobs = tuple(self._parcels.blobs)
-        order = Order(job=self._job, where=where, onlooker=onlooker, say=_say, blobs=blobs, keep_returned=True)
+        order = Order(
+            job=self._job,
+            where=where,
+            onlooker=onlooker,
+            say=_say,
+            blobs=blobs,
+            keep_returned=True,
+            printed=printed,
+        )
         return run_blocking(run_job(order))
 
     def _done(self, where: Where, outcome: Outcome) -> Result:
@@ -174,6 +184,7 @@ class Trainer:
             "hooks": self._hooks,
             "datasets": self._datasets,
             "metrics_ranks": given.metrics_ranks,
+            "warm_restarts": given.warm_restarts,
             "pool": given.pool,
             "env": given.env,
             "secret_env": given.secret_env,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -134,3 +136,42 @@ def test_a_service_that_is_not_running_is_told_with_what_it_left(runfold: Comman
     with runfold.service("--slots", "1"):
         runfold.ok("abort", "at-work", "--reason", "seen enough")
         assert runfold.ok("watch", "waits").code == 0
+
+
+PRINTS = """
+import sys
+import runfold
+
+def train():
+    print("printed by", runfold.get_context().get_world_rank())
+    print("a warning", file=sys.stderr)
+    return 1
+"""
+
+
+def test_what_ranks_print_is_shown_unless_it_is_not_wanted(runfold: Commands) -> None:
+    runfold.write("jobs.py", PRINTS)
+    shown = runfold.ok("run", "jobs.py:train", "--workers", "2")
+    assert {"[rank 0]      printed by 0", "[rank 1]      printed by 1"} <= {
+        line.strip() for line in shown.out.splitlines()
+    }
+    assert "a warning" not in shown.out
+    assert "what its ranks printed: runfold logs" in shown.out
+    assert "printed by" not in runfold.ok("run", "jobs.py:train", "--no-output").out
+    assert "printed by" not in runfold.ok("run", "jobs.py:train", "-o", "json").out
+
+
+def test_fit_leaves_standard_output_to_its_caller(runfold: Commands) -> None:
+    runfold.write("jobs.py", PRINTS)
+    script = runfold.write("fit.py", "import runfold\nprint(runfold.Trainer('jobs.py:train').fit().return_value)\n")
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=runfold.folder,
+        env=runfold.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_TIMEOUT_S,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+    assert "printed by 0" in done.stderr

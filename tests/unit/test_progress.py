@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from runfold.controller.words import entry_words
 from runfold.errors import ControllerError, PreemptionError, RunAbortedError, WorkerGroupError
 from runfold.events.base import Cause
 from runfold.events.beats import RankBeat, RunnerBeat
@@ -22,7 +23,6 @@ from runfold.follow import Told
 from runfold.live import LiveProgress
 from runfold.progress import REPORT_LINES_BURST_MAX, Line, PlainProgress, progress
 from runfold.replay.source import load
-from runfold.replay.words import entry_words
 from runfold.result import result_of
 from support.sources import ROOT
 

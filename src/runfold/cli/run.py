@@ -16,6 +16,8 @@ DetachOption = Annotated[
     bool, typer.Option("--detach-on-interrupt", help="Leave the run to the service on Ctrl-C, instead of aborting it.")
 ]
 
+NoOutputOption = Annotated[bool, typer.Option("--no-output", help="Do not show what the ranks print.")]
+
 
 def command(
     target: TargetArgument,
@@ -24,6 +26,7 @@ def command(
     name: NameOption = None,
     nodes: NodesOption = 1,
     detach_on_interrupt: DetachOption = False,
+    no_output: NoOutputOption = False,
     output: OutputOption = "text",
     data: DataOption = None,
     server: ServerOption = None,
@@ -32,6 +35,7 @@ def command(
     """Train in one shot and show the result.
 
     Runs on the service when one answers; otherwise starts a broker, a controller and a supervisor for this run alone.
+    What the ranks print to standard output stands among the progress, as far as it can be read; `logs` has all of it.
     The first Ctrl-C aborts the run in an orderly way, a second one stops everything at once.
     """
     where = find(data, server, context)
@@ -44,4 +48,14 @@ def command(
     # Only now: the children load what they need at the same time.
     from runfold.cli.running import run_and_show
 
-    raise typer.Exit(run_and_show(where, job, early, nodes=nodes, detach=detach_on_interrupt, as_json=output == "json"))
+    raise typer.Exit(
+        run_and_show(
+            where,
+            job,
+            early,
+            nodes=nodes,
+            detach=detach_on_interrupt,
+            as_json=output == "json",
+            show_output=not no_output,
+        )
+    )

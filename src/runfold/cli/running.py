@@ -34,12 +34,21 @@ def run_and_show(
     nodes: int = 1,
     detach: bool,
     as_json: bool,
+    show_output: bool = True,
     blobs: tuple[bytes, ...] = (),
 ) -> int:
     """Run a job to its end, show its progress and its end, and return the exit code."""
     with progress(sys.stderr if as_json else sys.stdout) as shown, _watched(where, shown) as onlooker:
         order = Order(
-            job=job, where=where, onlooker=onlooker, say=say, early=early, nodes=nodes, detach=detach, blobs=blobs
+            job=job,
+            where=where,
+            onlooker=onlooker,
+            say=say,
+            early=early,
+            nodes=nodes,
+            detach=detach,
+            blobs=blobs,
+            printed=shown.printed if show_output else None,
         )
         try:
             outcome = asyncio.run(run_job(order))
