@@ -172,6 +172,7 @@ def work(state: RunState) -> Work:
         validation=job.validation,
         hooks=job.hooks,
         datasets=job.datasets,
+        warm_restarts=job.warm_restarts,
         arguments=group.arguments if group is not None else {},
         taken=taken_nodes(state),
     )

@@ -86,6 +86,7 @@ class Work(Value, frozen=True, kw_only=True):
     validation: ValidationSpec | None = None
     hooks: HooksConfig = HooksConfig()
     datasets: str | None = None
+    warm_restarts: bool = True
     arguments: dict[str, Json] = {}
     taken: NodesTaken | None = None
 

@@ -13,6 +13,7 @@ from runfold.events.beats import RankBeat
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
 from runfold.events.transitions import RankLaid
+from runfold.workers.brooder import Brooder
 from runfold.workers.config import missing_names
 from runfold.workers.facts import Facts
 from runfold.workers.inventory import Inventory
@@ -49,7 +50,7 @@ class RankGroup:
     ) -> None:
         self._spec = spec
         self._storages = storages
-        self._spawner = spawner
+        self._brooder = Brooder(spawner, spec.run, spec.node)
         self._blobs = blobs
         self._connection = connection
         self._facts = facts
@@ -98,7 +99,7 @@ class RankGroup:
         self.newest[rank] = (attempt, laid.life)
         life = RankLife(
             self._order(assignment, assignment.job, laid),
-            spawner=self._spawner,
+            spawner=self._brooder,
             blobs=self._blobs,
             outlet=Outlet(self._connection, OutputCut(self._spec.run, attempt, rank, self._spec.node)),
             group=meeting.collectives,
@@ -120,6 +121,8 @@ class RankGroup:
         """Ask a rank to end, or make it."""
         if (life := self._lives.get(rank)) is not None:
             life.end(kill=kill, now=now)
+            if life.pid is None:
+                self._brooder.hurry()
 
     def pause(self, paused: bool) -> None:
         """Let all reports wait, or go on."""
@@ -139,6 +142,7 @@ class RankGroup:
         self._meetings.end()
         if self._closing:
             await asyncio.gather(*self._closing, return_exceptions=True)
+        await self._brooder.close()
         self._meetings.close()
 
     def _beat_of(self, life: RankLife, now: float) -> RankBeat:

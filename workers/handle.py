@@ -8,14 +8,14 @@ import os
 import signal
 import socket
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from runfold.workers.channel import RankChannel
 from runfold.workers.errors import LinkError, SpawnError
 from runfold.workers.limits import LINK_DRAIN_TIMEOUT_S
-from runfold.workers.link import Failed, FromRank, FromRunner, Returned, Start
+from runfold.workers.link import Failed, FromRank, FromRunner, Imported, Returned, Start
 from runfold.workers.processes import Exit
 from runfold.workers.spawner import Child, Spawner
 from runfold.workers.stackdump import STACK_DUMP_SIGNAL
@@ -51,52 +51,120 @@ class _Output(asyncio.Protocol):
             self.closed.set_result(None)
 
 
-class RankHandle:
-    """One life of a rank. Made by `start`; `wait` returns when process, link and output are all over."""
+class RankSource(Protocol):
+    """Where rank processes come from, when it is not a fork server."""
 
-    def __init__(self, start: Start, child: Child, channel: RankChannel, results: list[Returned | Failed]) -> None:
-        self.rank = start.rank
-        self.life = start.life
-        self.pid = child.pid
-        self.started = child.started
-        self._child = child
-        self._channel = channel
-        self._results = results
+    async def rank_for(self, start: Start) -> RankHandle:
+        """Return a process that waits for this start; raise `SpawnError` when there can be none."""
+        ...
+
+    def hear(self, start: Start, message: Imported | Failed) -> None:
+        """Hear what a rank says that bears on the next ones."""
+        ...
+
+
+class RankHandle:
+    """One life of a rank. Made by `start`; `wait` returns when process, link and output are all over.
+
+    `fork` makes one that waits to be told who it is, which `begin` does: nothing is read from it before.
+    """
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._channel: RankChannel | None = None
         self._stacks: StacksFile | None = None
         self._outputs: list[tuple[asyncio.ReadTransport, _Output]] = []
+        self._results: list[Returned | Failed] = []
+        self._on_message: OnMessage = _unheard
+        self._on_output: OnOutput = _unread
 
     @classmethod
-    async def start(cls, spawner: Spawner, start: Start, *, on_message: OnMessage, on_output: OnOutput) -> RankHandle:
+    async def start(
+        cls, source: Spawner | RankSource, start: Start, *, on_message: OnMessage, on_output: OnOutput
+    ) -> RankHandle:
         """Fork the rank and tell it who it is; `SpawnError` when that cannot be.
 
         `on_message` is called for each message of the rank in order, `on_output` for each piece of its output.
         """
-        results: list[Returned | Failed] = []
+        if isinstance(source, Spawner):
+            handle = await cls.fork(source)
+            handle.begin(start, on_message, on_output)
+            return handle
 
         def take(message: FromRank) -> None:
-            if isinstance(message, Returned | Failed):
-                results.append(message)
+            if isinstance(message, Imported | Failed):
+                source.hear(start, message)
             on_message(message)
 
+        handle = await source.rank_for(start)
+        handle.begin(start, take, on_output)
+        return handle
+
+    @classmethod
+    async def fork(cls, spawner: Spawner, spec: bytes = b"") -> RankHandle:
+        """Fork a process that waits for its start."""
+        handle = cls()
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             near, far = socket.socketpair()
             theirs.callback(far.close)
-            channel = await RankChannel.open(near, take)
+            handle._channel = channel = await RankChannel.open(near, handle._take)
             ours.callback(channel.close)
-            stacks = StacksFile()
+            channel.pause()
+            handle._stacks = stacks = StacksFile()
             ours.callback(stacks.close)
-            fds, outputs = {"link": far.fileno(), "stacks": stacks.fd}, list[tuple[asyncio.ReadTransport, _Output]]()
+            fds = {"link": far.fileno(), "stacks": stacks.fd}
             for stream in _STREAMS:
-                transport, output, fds[stream] = await _open_output(stream, on_output)
+                transport, output, fds[stream] = await _open_output(stream, handle._read)
+                transport.pause_reading()
                 theirs.callback(os.close, fds[stream])
                 ours.callback(transport.close)
-                outputs.append((transport, output))
-            child = await spawner.spawn(b"", fds)
+                handle._outputs.append((transport, output))
+            handle._child = await spawner.spawn(spec, fds)
             ours.pop_all()
-        handle = cls(start, child, channel, results)
-        handle._outputs, handle._stacks = outputs, stacks
-        handle.send(start)
         return handle
+
+    def begin(self, start: Start, on_message: OnMessage, on_output: OnOutput) -> None:
+        """Tell it who it is, and listen."""
+        self._on_message, self._on_output = on_message, on_output
+        self.resume()
+        for transport, _ in self._outputs:
+            transport.resume_reading()
+        self.send(start)
+
+    def _take(self, message: FromRank) -> None:
+        if isinstance(message, Returned | Failed):
+            self._results.append(message)
+        self._on_message(message)
+
+    def _read(self, stream: Stream, data: bytes) -> None:
+        self._on_output(stream, data)
+
+    @property
+    def _process(self) -> Child:
+        if self._child is None:
+            raise SpawnError("this rank was never forked")
+        return self._child
+
+    @property
+    def _link(self) -> RankChannel:
+        if self._channel is None:
+            raise SpawnError("this rank was never forked")
+        return self._channel
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+        return self._process.pid
+
+    @property
+    def started(self) -> float | None:
+        """When its process started, as told by `processes.start_time`."""
+        return self._process.started
+
+    @property
+    def ended(self) -> Exit | None:
+        """How its process ended; None while it lives."""
+        return self._process.ended
 
     @property
     def result(self) -> Returned | Failed | None:
@@ -105,25 +173,29 @@ class RankHandle:
 
     def send(self, message: FromRunner) -> None:
         """Send a message to the rank; dropped when its link is over."""
-        self._channel.send(message)
+        self._link.send(message)
 
     def pause(self) -> None:
         """Read no more messages, so that the rank's `report` waits, until `resume`."""
-        self._channel.pause()
+        self._link.pause()
 
     def resume(self) -> None:
         """Read messages again."""
-        self._channel.resume()
+        self._link.resume()
 
     async def kill(self, number: int = signal.SIGKILL, *, group: bool = True) -> bool:
         """Signal the rank, and with `group` all that it started; False when it has ended."""
-        return await self._child.kill(number, group=group)
+        return await self._process.kill(number, group=group)
 
     async def look(self) -> Look:
         """See what its process does, and have it write its stacks."""
-        if self._stacks is None or self._child.ended is not None:
+        if self._stacks is None or self._process.ended is not None:
             return Look(doing="gone", trouble="its process has ended")
         return await look(self.pid, lambda: self.kill(STACK_DUMP_SIGNAL, group=False), self._stacks)
+
+    async def gone(self) -> None:
+        """Wait until its process has ended."""
+        await self._process.wait()
 
     async def wait(self) -> RankEnd:
         """Wait until the rank is over: its process ended, all it had said and printed handed on.
@@ -131,19 +203,19 @@ class RankHandle:
         A rank that closes or corrupts its link before it has told how it ended is killed.
         """
         link_error = await self._watch_link()
-        ended = await self._child.wait()
-        self._channel.resume()
+        ended = await self._process.wait()
+        self._link.resume()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINK_DRAIN_TIMEOUT_S):
-                await self._channel.ended()
+                await self._link.ended()
                 for _, output in self._outputs:
                     await asyncio.shield(output.closed)
         self.close()
         return RankEnd(exit=ended, result=self.result, link_error=link_error)
 
     async def _watch_link(self) -> LinkError | None:
-        link = asyncio.ensure_future(self._channel.ended())
-        process = asyncio.ensure_future(self._child.wait())
+        link = asyncio.ensure_future(self._link.ended())
+        process = asyncio.ensure_future(self._process.wait())
         try:
             await asyncio.wait([link, process], return_when=asyncio.FIRST_COMPLETED)
             if process.done() or self.result is not None:
@@ -164,12 +236,20 @@ class RankHandle:
 
     def close(self) -> None:
         """Stop listening. The process is not touched: that is what `kill` is for."""
-        self._channel.close()
+        self._link.close()
         if self._stacks is not None:
             self._stacks.close()
             self._stacks = None
         for transport, _ in self._outputs:
             transport.close()
+
+
+def _unheard(message: FromRank) -> None:
+    """Nothing is read before it has begun."""
+
+
+def _unread(stream: Stream, data: bytes) -> None:
+    """As above."""
 
 
 async def _open_output(stream: Stream, on_output: OnOutput) -> tuple[asyncio.ReadTransport, _Output, int]:

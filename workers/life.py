@@ -25,7 +25,7 @@ from runfold.events.nats.blobs import Blobs, blob_digest
 from runfold.events.nats.errors import BrokerError
 from runfold.workers.collective import START, Collectives
 from runfold.workers.errors import SpawnError
-from runfold.workers.handle import RankEnd, RankHandle
+from runfold.workers.handle import RankEnd, RankHandle, RankSource
 from runfold.workers.link import (
     Asked,
     Collect,
@@ -35,6 +35,7 @@ from runfold.workers.link import (
     FromRunner,
     Go,
     Hello,
+    Imported,
     Inquire,
     Loaded,
     Paused,
@@ -48,7 +49,6 @@ from runfold.workers.outlet import Outlet
 from runfold.workers.plan import Held
 from runfold.workers.posture import Posture
 from runfold.workers.prepare import Order, prepared
-from runfold.workers.spawner import Spawner
 from runfold.workers.spool import About, FactTooLargeError, about
 
 SAVES_REMEMBERED_MAX_COUNT: Final = 1024
@@ -73,7 +73,7 @@ class RankLife:
         self,
         order: Order,
         *,
-        spawner: Spawner,
+        spawner: RankSource,
         blobs: Blobs,
         outlet: Outlet,
         group: Collectives,
@@ -263,7 +263,7 @@ class RankLife:
                 self.phase = "failed"
                 self._group.leave(start.rank, "has failed")
                 self._failed(message)
-            case Hello() | Paused():
+            case Hello() | Imported() | Paused():
                 pass
 
     def _started(self, digest: str | None, versions: dict[str, str]) -> None:

@@ -13,6 +13,20 @@ SPAWN_TIMEOUT_S: Final = 10.0
 """From the command to fork until the process id is known."""
 SPAWNER_START_TIMEOUT_S: Final = 30.0
 """From starting a fork server until its imports are done."""
+WARM_START_TIMEOUT_S: Final = 300.0
+"""From forking a warm process until it has imported what the ranks import."""
+WARM_WAIT_S: Final = 30.0
+"""How long a rank that is to start waits for such imports, which began before it could begin its own."""
+WARM_MODULES_MIN_COUNT: Final = 16
+"""Fewer than these are imported by each rank as fast as it is forked."""
+SPARES_AFTER_S: Final = 0.25
+"""How long ranks have been forked until processes for their successors are."""
+FORESEEN_FILES_MAX_COUNT: Final = 100
+"""So many of the user's own files are read to see what they import."""
+FORESEEN_SOURCE_MAX_BYTES: Final = 1024 * 1024
+"""How much of one."""
+WARM_STAMPS_FRESH_S: Final = 1.0
+"""So long the files of imported libraries are taken to be what they were when they were last looked at."""
 SPAWNER_CLOSE_TIMEOUT_S: Final = 10.0
 REAP_TIMEOUT_S: Final = 5.0
 """How long a fork server that ends waits for the processes it has killed."""

@@ -1,8 +1,8 @@
 """The messages between a rank and its runner.
 
 ```text
-rank → runner   Hello, Loaded, Entered, (Report, Uploading, Asked, Collect, Inquire)*, then Returned or Failed
-runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Listed for Inquire, Wish and Noticed now and then
+rank → runner   Hello, Loaded, Entered, Imported, (Report, Uploading, Asked, Collect, Inquire)*, then Returned or Failed
+runner → rank   Start, Go or Stop, Collected or Refused for each Collect, Listed for Inquire, Wish and Noticed at times
 ```
 
 Both ends are forks of one program, so the format may change from one version to the next.
@@ -87,6 +87,13 @@ class Paused(Message, frozen=True):
 
 class Asked(Message, frozen=True):
     """The training function has asked for the checkpoint to begin from; said once."""
+
+
+class Imported(Message, frozen=True):
+    """The installed modules that the rank has imported by itself, in their order; `loading`: before user code."""
+
+    modules: list[str]
+    loading: bool
 
 
 class Collect(Message, frozen=True):
@@ -174,6 +181,7 @@ class Start(Message, frozen=True, kw_only=True):
     lighthouse: str = ""
     resources: dict[str, float] = {}
     gpus: tuple[str, ...] = ()
+    warm: bool = True
 
 
 class Go(Message, frozen=True):
@@ -233,7 +241,9 @@ class Listed(Message, frozen=True):
     checkpoints: list[tuple[str, CheckpointState]]
 
 
-FromRank = Hello | Loaded | Entered | Report | Uploading | Asked | Collect | Inquire | Paused | Returned | Failed
+FromRank = (
+    Hello | Loaded | Entered | Imported | Report | Uploading | Asked | Collect | Inquire | Paused | Returned | Failed
+)
 FromRunner = Start | Go | Stop | Wish | Noticed | Collected | Refused | Listed
 FROM_RANK: Final[msgspec.msgpack.Decoder[FromRank]] = msgspec.msgpack.Decoder(FromRank)
 FROM_RUNNER: Final[msgspec.msgpack.Decoder[FromRunner]] = msgspec.msgpack.Decoder(FromRunner)

@@ -26,8 +26,9 @@ from runfold.workers.capture import Capture
 from runfold.workers.config import apply_environment, environment_with, needs_exec
 from runfold.workers.errors import LinkError, LoadError
 from runfold.workers.failure import describe
-from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES
-from runfold.workers.link import Entered, Failed, Go, Hello, Loaded, Returned, Start, Stop
+from runfold.workers.imports import newly_installed
+from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES, WARM_MODULES_MIN_COUNT
+from runfold.workers.link import Entered, Failed, Go, Hello, Imported, Loaded, Returned, Start, Stop
 from runfold.workers.load import Entrypoint, framework_versions, load_callbacks, load_entrypoint
 from runfold.workers.payload import pickle_any
 from runfold.workers.processes import flush_output, tell
@@ -40,18 +41,23 @@ _EXIT_CODE_MAX: Final = 255
 _START_DECODER: Final = msgspec.msgpack.Decoder(Start)
 
 
-def main(_spec: bytes, fds: dict[str, int]) -> int:
+SPARE: Final = b"spare"
+"""What a spawner is told so that it forks a rank that waits for its start as long as it takes."""
+
+
+def main(spec: bytes, fds: dict[str, int]) -> int:
     """Run as a rank, as the child of a rank spawner; what to run comes over the link."""
     show_stacks(fds["stacks"])
+    imported = frozenset(sys.modules)
     link = RankLink(socket.socket(fileno=fds["link"]))
     try:
         link.send(Hello(os.getpid()))
-        start = link.receive(LINK_START_TIMEOUT_S)
+        start = link.receive(None if spec == SPARE else LINK_START_TIMEOUT_S)
         if not isinstance(start, Start):
             raise LinkError(f"the runner began with {type(start).__name__}, not with Start")
         if needs_exec(start.env):
             _start_anew(start, fds["link"], fds["stacks"])
-        return _run(link, start)
+        return _run(link, start, imported)
     except LinkError as error:
         tell(f"runfold: this rank ends, as its runner cannot be reached: {error}")
         return EXIT_LINK_LOST
@@ -86,7 +92,8 @@ def main_anew() -> None:
     sys.exit(code)
 
 
-def _run(link: RankLink, start: Start) -> int:
+def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -> int:
+    """Load, meet, train, tell; `imported`: the modules that were there before, if this process was forked."""
     entrypoint: Entrypoint | None = None
     around = Around()
     with Capture() as loading:
@@ -118,6 +125,7 @@ def _run(link: RankLink, start: Start) -> int:
         kind: FailureKind = "rendezvous" if start.backend.kind != "none" else "load"
         kind = "load" if isinstance(setting_up.error, ImportError | LoadError) else kind
         return _tell_failure(link, setting_up.error, current.reports, kind=kind)
+    imported = _tell_imports(link, imported, loading=True)
     with Capture() as training:
         around.heed_the_end()
         with backend.context():
@@ -131,7 +139,11 @@ def _run(link: RankLink, start: Start) -> int:
     if isinstance(error, AskedToEnd):
         flush_output()
         return EXIT_ASKED
-    return _tell_value(link, value, current.reports) if error is None else _tell_failure(link, error, current.reports)
+    if error is None:
+        return _tell_value(link, value, current.reports)
+    code = _tell_failure(link, error, current.reports)
+    _tell_imports(link, imported, loading=False)
+    return code
 
 
 def _place(start: Start) -> Place:
@@ -166,6 +178,17 @@ class _Meet:
 
 def _blob(start: Start) -> bytes | None:
     return start.blob if start.blob_path is None else Path(start.blob_path).read_bytes()
+
+
+def _tell_imports(link: RankLink, before: frozenset[str] | None, *, loading: bool) -> frozenset[str] | None:
+    """Tell what was imported besides, if it is worth importing in advance; return what is there now."""
+    if before is None:
+        return None
+    modules = newly_installed(before)
+    if len(modules) < WARM_MODULES_MIN_COUNT:
+        return before
+    link.send(Imported(modules, loading))
+    return frozenset(sys.modules)
 
 
 def _tell_failure(link: RankLink, error: BaseException, reports: int, *, kind: FailureKind | None = None) -> int:

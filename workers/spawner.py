@@ -38,6 +38,8 @@ from runfold.workers.limits import (
 from runfold.workers.processes import Exit
 from runfold.workers.zygote import (
     COMMAND_MAX_BYTES,
+    Check,
+    Checked,
     ChildMain,
     Command,
     Event,
@@ -48,6 +50,7 @@ from runfold.workers.zygote import (
     Spawn,
     Spawned,
     SpawnFailed,
+    Unfit,
 )
 
 _EVENTS: Final[msgspec.msgpack.Decoder[Event]] = msgspec.msgpack.Decoder(Event)
@@ -89,7 +92,7 @@ class Spawner:
         self._command = command
         self._program = program
         self._requests = 0
-        self._waiting: dict[int, asyncio.Future[Child | bool]] = {}
+        self._waiting: dict[int, asyncio.Future[Child | bool | str]] = {}
         self._children: dict[int, Child] = {}
         self._sending: asyncio.Lock | None = None
         self._reader: asyncio.Task[None] | None = None
@@ -125,20 +128,19 @@ class Spawner:
             )
         return cls(ours, program.pid, program)
 
-    async def start(self) -> None:
-        """Wait until the fork server can fork; raise `SpawnError` when it ends or takes too long."""
+    async def start(self, timeout_s: float = SPAWNER_START_TIMEOUT_S) -> None:
+        """Wait until the fork server can fork; raise `SpawnError` when it ends, must not, or takes too long."""
         loop = asyncio.get_running_loop()
         self._command.setblocking(False)
         self._sending = asyncio.Lock()
         self._ready = loop.create_future()
         self._reader = loop.create_task(self._read(), name="spawner")
         try:
-            await asyncio.wait_for(asyncio.shield(self._ready), SPAWNER_START_TIMEOUT_S)
+            async with asyncio.timeout(timeout_s):
+                await asyncio.shield(self._ready)
         except TimeoutError:
             await self.close()
-            raise SpawnError(
-                f"the fork server (process {self.pid}) was not ready within {SPAWNER_START_TIMEOUT_S:g} s"
-            ) from None
+            raise SpawnError(f"the fork server (process {self.pid}) was not ready within {timeout_s:g} s") from None
 
     async def spawn(self, spec: bytes, fds: Mapping[str, int]) -> Child:
         """Fork a process that runs the child function with `spec` and copies of these descriptors.
@@ -154,6 +156,12 @@ class Spawner:
         if not isinstance(answer, Child):
             raise SpawnError(f"the fork server answered {answer!r} to a spawn")
         return answer
+
+    async def unchanged(self) -> str | None:
+        """Return why its check would refuse to fork now; None if it would not."""
+        request = self._next_request()
+        answer = await self._ask(Check(request), request, [])
+        return answer if isinstance(answer, str) else None
 
     async def kill(self, pid: int, number: int, *, group: bool = True) -> bool:
         """Signal a process of this spawner, or with `group` its whole group; False when it has ended."""
@@ -206,10 +214,10 @@ class Spawner:
         self._requests += 1
         return self._requests
 
-    async def _ask(self, command: Command, request: int, fds: list[int]) -> Child | bool:
+    async def _ask(self, command: Command, request: int, fds: list[int]) -> Child | bool | str:
         if self._sending is None or self.lost:
             raise SpawnError(f"the fork server (process {self.pid}) is not running")
-        answer: asyncio.Future[Child | bool] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Child | bool | str] = asyncio.get_running_loop().create_future()
         self._waiting[request] = answer
         try:
             async with asyncio.timeout(SPAWN_TIMEOUT_S):
@@ -259,12 +267,17 @@ class Spawner:
             case Ready():
                 if self._ready is not None and not self._ready.done():
                     self._ready.set_result(None)
+            case Unfit(reason):
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_exception(SpawnError(reason))
             case Spawned(request, pid, started):
                 child = self._children[pid] = Child(self, pid, started)
                 if not self._answer(request, child):
                     await self._abandon(pid)
             case Signalled(request, delivered):
                 self._answer(request, delivered)
+            case Checked(request, reason):
+                self._answer(request, reason if reason is not None else True)
             case SpawnFailed(request, message):
                 if (waiter := self._waiting.get(request)) is not None and not waiter.done():
                     waiter.set_exception(SpawnError(f"a process could not be started: {message}"))
@@ -272,7 +285,7 @@ class Spawner:
                 if (ended := self._children.pop(pid, None)) is not None:
                     ended.resolve(event)
 
-    def _answer(self, request: int, answer: Child | bool) -> bool:
+    def _answer(self, request: int, answer: Child | bool | str) -> bool:
         waiter = self._waiting.get(request)
         if waiter is None or waiter.done():
             return False
@@ -292,6 +305,7 @@ class Spawner:
                 waiter.set_exception(error)
         if self._ready is not None and not self._ready.done():
             self._ready.set_exception(error)
+            self._ready.exception()  # who waited for it may have gone
         for child in self._children.values():
             child.resolve(Exit(pid=child.pid))
         self._children.clear()

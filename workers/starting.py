@@ -67,6 +67,7 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
         own_addr=spec.addr,
         resources=assignment.resources,
         gpus=gpus,
+        warm=job.warm_restarts,
     )
 
 

@@ -72,6 +72,12 @@ class Kill(msgspec.Struct, frozen=True, tag="kill"):
     group: bool
 
 
+class Check(msgspec.Struct, frozen=True, tag="check"):
+    """Say whether a fork would be refused now."""
+
+    request: int
+
+
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
     """The imports are done."""
 
@@ -84,8 +90,21 @@ class Spawned(msgspec.Struct, frozen=True, tag="spawned"):
     started: float | None
 
 
+class Checked(msgspec.Struct, frozen=True, tag="checked"):
+    """Why a fork would be refused; None if it would not be."""
+
+    request: int
+    reason: str | None
+
+
+class Unfit(msgspec.Struct, frozen=True, tag="unfit"):
+    """Nothing may be forked from this process, which ends."""
+
+    reason: str
+
+
 class SpawnFailed(msgspec.Struct, frozen=True, tag="spawn_failed"):
-    """The kernel refused to fork."""
+    """The kernel, or the fork server's check, refused to fork."""
 
     request: int
     message: str
@@ -98,16 +117,19 @@ class Signalled(msgspec.Struct, frozen=True, tag="signalled"):
     delivered: bool
 
 
-Command = Spawn | Kill
-Event = Ready | Spawned | SpawnFailed | Signalled | processes.Exit
+Command = Spawn | Kill | Check
+Event = Ready | Unfit | Spawned | SpawnFailed | Signalled | Checked | processes.Exit
 _COMMANDS: Final[msgspec.msgpack.Decoder[Command]] = msgspec.msgpack.Decoder(Command)
 
 
 class ForkServer:
-    """The loop of the fork server, on its end of the command socket."""
+    """The loop of the fork server, on its end of the command socket; `check` says why not to fork now, if so."""
 
-    def __init__(self, command: socket.socket, child: ChildMain, role: Role) -> None:
+    def __init__(
+        self, command: socket.socket, child: ChildMain, role: Role, check: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._command = command
+        self._check = check
         self._child = child
         self._role = role
         self._pid = os.getpid()
@@ -145,6 +167,8 @@ class ForkServer:
         match command:
             case Spawn():
                 self._spawn(command, fds)
+            case Check(request):
+                self._tell(Checked(request, self._check()))
             case Kill(request, pid, number, group):
                 # Only what is not reaped yet: its id cannot be another's.
                 delivered = pid in self._alive and processes.send_signal(pid, number, group=group)
@@ -182,6 +206,9 @@ class ForkServer:
         # A signal meant for the fork must not meet the handlers of the server, which it still has at first.
         signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         try:
+            if (reason := self._check()) is not None:
+                self._tell(SpawnFailed(command.request, reason))
+                return
             pid = os.fork()
         except OSError as error:
             self._tell(SpawnFailed(command.request, f"fork: {error.strerror}"))

@@ -36,6 +36,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
     secret_env: tuple[str, ...] = ()
     labels: dict[str, str] = {}
     metrics_ranks: str = "zero"
+    warm_restarts: bool = True
     pool: str = "local"
     priority: int = 0
     data_dir: str | PathLike[str] | None = None

@@ -184,6 +184,7 @@ class Trainer:
             "hooks": self._hooks,
             "datasets": self._datasets,
             "metrics_ranks": given.metrics_ranks,
+            "warm_restarts": given.warm_restarts,
             "pool": given.pool,
             "env": given.env,
             "secret_env": given.secret_env,

@@ -13,7 +13,7 @@ import pytest
 
 from runfold.workers import processes
 from runfold.workers.collective import START, CollectiveHub
-from runfold.workers.handle import RankEnd, RankHandle
+from runfold.workers.handle import RankEnd, RankHandle, RankSource
 from runfold.workers.link import Collect, Collected, Failed, FromRank, Go, Loaded, Refused, Report, Returned, Start
 from runfold.workers.spawner import Spawner
 from runfold.workers.zygote import Role
@@ -70,7 +70,7 @@ def write_job(folder: Path, body: str) -> None:
 class Group:
     """Ranks of one attempt and the hub of their collectives, as a runner would hold them."""
 
-    def __init__(self, spawner: Spawner, start: Start, world_size: int = 1) -> None:
+    def __init__(self, spawner: Spawner | RankSource, start: Start, world_size: int = 1) -> None:
         self.messages: list[list[FromRank]] = [[] for _ in range(world_size)]
         self.output = ["" for _ in range(world_size)]
         self.handles: list[RankHandle] = []
@@ -145,7 +145,7 @@ class Group:
         await until(lambda: any(isinstance(message, kind) for message in self.messages[rank]))
 
 
-async def run_one(spawner: Spawner, start: Start) -> tuple[RankEnd, Group]:
+async def run_one(spawner: Spawner | RankSource, start: Start) -> tuple[RankEnd, Group]:
     """Run a single rank to its end."""
     group = await Group(spawner, start).start()
     (end,) = await group.wait()
