@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from typing import TYPE_CHECKING, Final, cast
 from urllib.parse import unquote, urlsplit
 
-from runfold.events.nats.errors import BrokerClosed, BrokerUnreachable, Unanswered
+from runfold.events.nats.errors import BrokerClosed, BrokerError, BrokerUnreachable, Unanswered
 from runfold.events.nats.files import without_credentials
 from runfold.events.nats.library import (
     Client,
@@ -38,6 +39,7 @@ SUBSCRIPTION_MESSAGES_MAX: Final = 65_536
 SUBSCRIPTION_MAX_BYTES: Final = 64 * 1024 * 1024
 
 _NO_RESPONDERS: Final = "503"
+_log = logging.getLogger(__name__)
 
 
 class Connection:
@@ -45,7 +47,7 @@ class Connection:
 
     `generation` grows with each reconnect: who holds server-side state (a consumer) compares it. `dropped_count`
     is the number of messages that our side could not take in time. `last_error` is what the broker said last,
-    permission violations among it (they end no call).
+    permission violations among it (they end no call), or what a callback of ours raised.
     """
 
     def __init__(self, role: Role, name: str, server: str, names: Names) -> None:
@@ -218,8 +220,13 @@ class Connection:
     # What nats-py calls back.
 
     async def heard_error(self, error: Exception) -> None:
-        """Note what the broker or the socket said; refused credentials end the first connect."""
-        self.last_error = error
+        """Note what the broker or the socket said; refused credentials end the first connect.
+
+        nats-py tells in the same way of what a subscription's callback raised: nobody else hears of that.
+        """
+        known, self.last_error = self.last_error, error
+        if not isinstance(error, NatsError | BrokerError | OSError | TimeoutError) and repr(error) != repr(known):
+            _log.error("connection %s: what heard a message failed, a bug of runfold's own", self.name, exc_info=error)
         if isinstance(error, SlowConsumerError):
             self.dropped_count += 1
         if "authorization violation" in str(error).lower() and not self.refused.done():

@@ -43,7 +43,10 @@ async def _answer(client: Client, pool: str, wish: SetCapacity) -> CapacitySet:
     heard: asyncio.Queue[CapacitySet] = asyncio.Queue(1)
 
     async def hear(message: RawMessage) -> None:
-        answer = msgspec.json.decode(message.data, type=CapacitySet)
+        try:
+            answer = msgspec.json.decode(message.data, type=CapacitySet)
+        except msgspec.DecodeError:
+            return  # of a version that says it in another way: no answer to this one
         if answer.id == wish.id and not heard.full():
             heard.put_nowait(answer)
 
@@ -74,7 +77,10 @@ async def heard_pools(address: Address) -> dict[str, PoolBeat]:
     pools: dict[str, PoolBeat] = {}
 
     async def hear(message: RawMessage) -> None:
-        beat = msgspec.json.decode(message.data, type=PoolBeat)
+        try:
+            beat = msgspec.json.decode(message.data, type=PoolBeat)
+        except msgspec.DecodeError:
+            return
         pools[beat.pool] = beat
 
     async with open_client(address) as client:

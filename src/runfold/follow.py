@@ -36,7 +36,7 @@ class Told:
 
 
 class Onlooker(Protocol):
-    """Who is told of a run, in the event loop; raises nothing but `BrokenPipeError`, when nobody reads on."""
+    """Who is told of a run, in the event loop; what it raises ends the following, as when nobody reads on."""
 
     def entry(self, told: Told) -> None:
         """Hear of an entry."""
@@ -80,10 +80,16 @@ class Following:
         self._chains: dict[int, _Chain] = {generation: _Chain()}
         self.ended = asyncio.Event()
         self._onlookers = onlookers
-        self._unheard: BrokenPipeError | None = None
+        self._failed: Exception | None = None
 
     def take(self, message: Delivered) -> None:
         """Fold a message of the log; what is not the next link is no entry and is left out."""
+        try:
+            self._take(message)
+        except Exception as error:  # noqa: BLE001  # raised where the end is waited for: it would come after no entry
+            self._fail(error)
+
+    def _take(self, message: Delivered) -> None:
         try:
             entry = decode_entry(message.data)
         except NotAnEntry:
@@ -119,13 +125,14 @@ class Following:
         if self.state is None or self.head is None:
             return
         told = Told(entry, self.state, self.head)
-        try:
-            for onlooker in self._onlookers:
-                onlooker.entry(told)
-        except BrokenPipeError as error:
-            self._onlookers, self._unheard = (), error
-        if self.state.terminal or self._unheard is not None:
+        for onlooker in self._onlookers:
+            onlooker.entry(told)
+        if self.state.terminal:
             self.ended.set()
+
+    def _fail(self, error: Exception) -> None:
+        self._onlookers, self._failed = (), self._failed or error
+        self.ended.set()
 
     async def take_beat(self, message: RawMessage) -> None:
         """Pass a beat on."""
@@ -133,18 +140,21 @@ class Following:
             beat = msgspec.json.decode(message.data, type=RunnerBeat)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return
-        for onlooker in self._onlookers:
-            onlooker.beat(beat)
+        try:
+            for onlooker in self._onlookers:
+                onlooker.beat(beat)
+        except Exception as error:  # noqa: BLE001  # raised where the end is waited for
+            self._fail(error)
 
     async def wait_ended(self) -> RunState:
         """Wait for the terminal entry and return the state after it.
 
         Raises:
-            BrokenPipeError: nobody reads what an onlooker prints.
+            BrokenPipeError: nobody reads what an onlooker prints; or whatever else one raised.
         """
         await self.ended.wait()
-        if self._unheard is not None:
-            raise self._unheard
+        if self._failed is not None:
+            raise self._failed
         if self.state is None:
             raise NotAcceptedError(f"{self.run} ended without an entry")
         return self.state

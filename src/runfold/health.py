@@ -170,8 +170,12 @@ async def _pools(client: Client) -> Check:
     heard: asyncio.Queue[PoolBeat] = asyncio.Queue(1)
 
     async def hear(message: RawMessage) -> None:
+        try:
+            beat = msgspec.json.decode(message.data, type=PoolBeat)
+        except msgspec.DecodeError:
+            return
         if not heard.full():
-            heard.put_nowait(msgspec.json.decode(message.data, type=PoolBeat))
+            heard.put_nowait(beat)
 
     subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
     try:

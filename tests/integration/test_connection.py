@@ -73,6 +73,8 @@ async def test_what_a_connection_keeps_for_later_is_said_later(bare_broker: Brok
     assert not await keeps_not.wait_up(0.05)
     bare_broker.restart()
     assert await keeps_not.wait_up(ANSWER_TIMEOUT_S)
+    assert await keeps.wait_up(ANSWER_TIMEOUT_S)
+    await keeps.ready()
     await keeps_not.publish("said", b"new")
     await until(lambda: set(heard) == {b"kept", b"new"})
     assert keeps.generation == keeps_not.generation == 1

@@ -84,7 +84,9 @@ async def test_nothing_is_lost_or_doubled_over_an_outage(broker: BrokerForTest, 
     assert heard == list(range(100))
 
 
-async def test_a_callback_that_raises_sees_its_message_again(broker: BrokerForTest) -> None:
+async def test_a_callback_that_raises_sees_its_message_again(
+    broker: BrokerForTest, caplog: pytest.LogCaptureFixture
+) -> None:
     admin = await broker.connect(Role.ADMIN)
     subject = broker.names.subjects.log("r")
     heard: list[int] = []
@@ -102,6 +104,8 @@ async def test_a_callback_that_raises_sees_its_message_again(broker: BrokerForTe
     await follower.close()
     assert heard == list(range(10))
     assert str(admin.last_error) == "once"
+    assert "a bug of runfold's own" in caplog.text, "nobody else hears of it"
+    assert "RuntimeError: once" in caplog.text
 
 
 async def test_a_closed_connection_or_a_lost_stream_ends_it(broker: BrokerForTest) -> None:

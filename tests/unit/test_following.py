@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+
+import pytest
 from msgspec.structs import replace
 
 from runfold.controller.compose import draft
@@ -105,3 +108,21 @@ def test_the_run_of_another_job_is_not_followed() -> None:
         following.take(message(data))
     assert following.state is None
     assert heard.entries == []
+
+
+class Full:
+    """Prints to a disk that is full."""
+
+    def entry(self, told: Told) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def beat(self, beat: RunnerBeat) -> None:
+        raise AssertionError("it is told nothing more")
+
+
+async def test_what_an_onlooker_raises_reaches_who_waits_for_the_end() -> None:
+    following = Following("digits", (Full(),))
+    for data in log_of(Run(2).running()):
+        following.take(message(data))
+    with pytest.raises(OSError, match="No space left"):
+        await following.wait_ended()
