@@ -82,11 +82,23 @@ def _fitting(
         by_node = {node: int(count / max(each.get("CPU", 1.0), 1e-9)) for node, count in slots.items()}
     if by_node is None:
         return room.fits or 0
-    left = [count for node, count in by_node.items() if node not in off]
-    together = max(left, default=0) if strategy == "STRICT_PACK" else sum(left)
-    apart = sum(count > 0 for count in left)
-    fits = apart if strategy == "STRICT_SPREAD" else together
+    fits = _placeable([count for node, count in by_node.items() if node not in off], strategy)
     return fits if room.fits is None else min(fits, room.fits)
+
+
+def _placeable(counts: list[int], strategy: PlacementStrategy) -> int:
+    """Return how many ranks a strategy can place on nodes that hold so many each."""
+    if strategy == "STRICT_PACK":
+        return max(counts, default=0)
+    return sum(count > 0 for count in counts) if strategy == "STRICT_SPREAD" else sum(counts)
+
+
+def can_do_without(state: RunState, node: str) -> bool:
+    """Whether the pool's other nodes could hold the run's fewest ranks, were they empty."""
+    room, scaling = state.elastic.room, state.job.scaling
+    by_node = room.whole if room is not None and room.whole is not None else state.capacity or {}
+    others = [count for name, count in by_node.items() if name not in (*state.excluded, node)]
+    return _placeable(others, scaling.placement_strategy) >= scaling.min_workers
 
 
 # --- when a running group changes

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from runfold.controller.budgets import backoff_s
+from runfold.controller.elastic import can_do_without
 from runfold.controller.elsewhere import is_left
 from runfold.controller.looking import hangs
 from runfold.controller.replicas import failing, replacing_words
@@ -240,10 +241,7 @@ def exclude(state: RunState) -> tuple[AnyTransition, ...]:
     if limit is None or failure is None or state.capacity is None:
         return ()
     for node, count in state.platform_failures.items():
-        if count < limit or node in state.excluded:
-            continue
-        others = {name: slots for name, slots in state.capacity.items() if name not in (*state.excluded, node)}
-        if sum(others.values()) < state.job.scaling.min_workers:
+        if count < limit or node in state.excluded or not can_do_without(state, node):
             continue
         reason = (
             f"{node} failed {count} time{'s' if count != 1 else ''}, and failure.node_exclude_after is {limit}; "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -25,6 +26,15 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], patience_s: flo
             if held:
                 return
             await asyncio.sleep(LOOK_EVERY_S)
+
+
+def until_seen(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
+    """Return once a condition that takes its time to look at is true; TimeoutError when it never is."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            raise TimeoutError
+        time.sleep(LOOK_EVERY_S)
 
 
 async def within(patience_s: float, awaited: Awaitable[T]) -> T:

@@ -168,6 +168,18 @@ def test_given_node_exclude_after_when_the_run_needs_the_node_or_the_code_is_to_
     assert run.none(NodeExcluded)
 
 
+def test_given_node_exclude_after_then_what_nodes_hold_of_this_run_counts_not_their_slots() -> None:
+    config = FailureConfig(max_failures=-1, node_exclude_after=1)
+    run = Run(2, nodes=TWO_NODES, failure=config).running()
+    run.says(replace(run.room(node_a=1, node_b=2), slots={"node-a": 8, "node-b": 8}))
+    run.says(run.runner_lost("node-b"))
+    assert run.none(NodeExcluded), "ranks that need eight slots each do not fit on the other node"
+    run = Run(2, nodes=TWO_NODES, failure=config).running()
+    run.says(replace(run.room(node_a=0, node_b=2), whole={"node-a": 2, "node-b": 2}))
+    run.says(run.runner_lost("node-b"))
+    assert run.the(NodeExcluded).node == "node-b", "that the other one is in use now is no reason to keep it"
+
+
 # --- policies of one's own
 
 
