@@ -127,6 +127,7 @@ def _places(state: RunState) -> tuple[PlaceWanted, ...]:
             addr=place.ready.addr if place.door and place.ready is not None else "",
             port=place.door,
             gpus=place.ready.gpus if place.ready is not None else (),
+            left=place.left,
         )
         for place in places
     )

@@ -10,7 +10,7 @@ from runfold.controller.budgets import backoff_s
 from runfold.controller.elastic import can_do_without
 from runfold.controller.elsewhere import is_left
 from runfold.controller.looking import hangs
-from runfold.controller.replicas import failing, replacing_words
+from runfold.controller.replicas import failing, replacing_words, vacated
 from runfold.controller.words import listed
 from runfold.events.base import relative
 from runfold.events.edges import state_name
@@ -91,20 +91,20 @@ def timed_out(state: RunState) -> Failure | None:
     )
 
 
-def reclaimed(state: RunState, phase: Preempting, cause: Cause) -> Failure:
+def reclaimed(state: RunState, phase: Preempting, cause: Cause, node: str) -> Failure:
     """Return the failure of a group whose nodes are taken back while its ranks are still at work."""
     nodes = ", ".join(phase.nodes)
     return Failure(
         kind="preempted",
         attempt=state.attempt,
-        node=phase.nodes[0],
+        node=node,
         error=ErrorInfo(type="Preempted", message=f"{nodes} taken back before the ranks were done", kind="preempted"),
         t=state.t,
         cause=cause,
     )
 
 
-def saved(state: RunState, phase: Preempting) -> Failure:
+def saved(state: RunState, phase: Preempting, node: str) -> Failure:
     """Return the failure of a group that has saved what it has before its nodes are taken back."""
     nodes, checkpoint = ", ".join(phase.nodes), state.checkpoint
     name = checkpoint.name if checkpoint is not None else "nothing"
@@ -112,7 +112,7 @@ def saved(state: RunState, phase: Preempting) -> Failure:
     return Failure(
         kind="preempted",
         attempt=state.attempt,
-        node=phase.nodes[0],
+        node=node,
         error=ErrorInfo(type="Preempted", message=message, kind="preempted"),
         t=state.t,
         cause=state.checkpoints.last or phase.cause,
@@ -142,10 +142,13 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
         limit=choice.limit,
         others=others,
         replicas=replicas,
+        vacated=vacated(state.group, failures) if replicas else (),
         not_before_t=state.t + wait_s if replicas and wait_s > 0 else None,
         cause=cause,
         reason=reason,
     )
+    if replicas and isinstance(state.phase, Preempting) and first.kind == "preempted":
+        return (decided, _on_elsewhere(state, cause, reason))
     if choice.decision == "noop" or replicas:
         return (decided,)
     if choice.decision == "raise":
@@ -159,6 +162,11 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
         reason=reason,
     )
     return (decided, again)
+
+
+def _on_elsewhere(state: RunState, cause: Cause, reason: str) -> StateChanged:
+    """Return the change back to RUNNING: who was on the nodes that go is replaced, and the others train on."""
+    return StateChanged(from_state=state_name(state.phase), to_state="running", cause=cause, reason=reason)
 
 
 def shut_down_errored(state: RunState, failure: Failure, cause: Cause, reason: str) -> StateChanged:

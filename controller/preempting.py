@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from runfold.controller.elsewhere import has_room
 from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
-from runfold.controller.replicas import bring_back, too_late
+from runfold.controller.replicas import bring_back, failing, size_of, too_late
 from runfold.controller.words import because
 from runfold.events.assignment import NodesTaken
 from runfold.events.base import relative
@@ -83,10 +83,14 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     fired = tuple(one for one in state.fired if one.timer == "preemption")
     if changed and state.notice is not None and not fired:
         return (preempt(state, nodes, state.notice.reason),)
+    # Replica groups fail by the node; ranks that stand and fall together, once.
+    each = phase.nodes if size_of(state) is not None else phase.nodes[:1]
     if fired and not group.over:
-        return fail(state, (*failures, reclaimed(state, phase, fired[0].cause)), policies)
+        return fail(state, (*failures, *(reclaimed(state, phase, fired[0].cause, node) for node in each)), policies)
     if not group.over and _has_saved(state, phase) and has_room(state):
-        return fail(state, (*failures, saved(state, phase)), policies)
+        return fail(state, (*failures, *(saved(state, phase, node) for node in each)), policies)
+    if reclaims and failing(state, failures):
+        return fail(state, failures, policies)
     return fail(state, failures, policies) if group.over else bring_back(state, group)
 
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from runfold.controller.elsewhere import is_left
 from runfold.controller.words import listed, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
@@ -36,9 +35,25 @@ def failing(state: RunState, failures: tuple[Failure, ...]) -> tuple[int, ...]:
     hit = frozenset(number for failure in failures for number in hit_by(group, failure, size))
     if not any(_trains_on(group, number, size) for number in _numbers(group, size) if number not in hit):
         return ()
-    if not all(_usable(state, group.places[laid.place]) for number in hit for laid in _laid(group, number, size)):
+    places = {laid.place for number in hit for laid in _laid(group, number, size)}
+    left = vacated(group, failures)
+    if not all(group.places[i].healthy or group.places[i].left is not None or i in left for i in places):
         return ()
-    return tuple(sorted(hit))
+    return () if any(_lights(group, group.places[i]) for i in left) else tuple(sorted(hit))
+
+
+def vacated(group: Group, failures: tuple[Failure, ...]) -> tuple[int, ...]:
+    """Return the places, by number, that are gone with these failures, or about to be."""
+    taken = {failure.node for failure in failures if failure.kind == "preempted"}
+    return tuple(
+        i for i, place in enumerate(group.places) if place.left is None and (place.lost or place.node in taken)
+    )
+
+
+def _lights(group: Group, place: Place) -> bool:
+    """Whether the groups find each other by what is at a place: with it they all have to begin again."""
+    ready = place.ready
+    return ready is not None and group.lighthouse == f"http://{ready.addr}:{ready.spare_port}"
 
 
 def _numbers(group: Group, size: int) -> range:
@@ -56,16 +71,16 @@ def _laid(group: Group, number: int, size: int) -> list[RankLaid]:
     return [laid for laid in (*group.layout, *(before.laid if before is not None else ())) if laid.rank in mine]
 
 
-def _usable(state: RunState, place: Place) -> bool:
-    return place.healthy and place.node not in state.excluded and not is_left(state, place)
-
-
 # --- back again
 
 
 def bring_back(state: RunState, group: Group) -> tuple[ReplicaGroupReplaced, ...]:
     """Lay the groups out again that are down and need not wait any more: all at the same time."""
-    due = [one for one in group.replicas if one.down and one.not_before_t <= state.t]
+    due = [
+        one
+        for one in group.replicas
+        if one.down and one.not_before_t <= state.t and all(group.places[laid.place].healthy for laid in one.laid)
+    ]
     first = max(rank.index for rank in group.ranks) + 1
     return tuple(_replaced(state, group, one, first) for one in due)
 

@@ -23,6 +23,7 @@ class PlaceWanted(Value, frozen=True, kw_only=True):
     """A place of the group: node and slots; its runner's source name and incarnation once joined.
 
     `addr` and `port`: where replica groups meet that have their first rank there. `gpus`: the ids of each slot's GPUs.
+    `left`: the entry by which the group left it, and wants another instead.
     """
 
     node: str
@@ -32,6 +33,7 @@ class PlaceWanted(Value, frozen=True, kw_only=True):
     addr: str = ""
     port: int = 0
     gpus: tuple[tuple[str, ...], ...] = ()
+    left: int | None = None
 
 
 class SourceGiven(Value, frozen=True, kw_only=True):

@@ -129,7 +129,9 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
         budgets = {**budgets, transition.budget: Spent(spent=transition.spent, limit=transition.limit)}
     state = at_ease(state)
     if transition.decision == "replace":
-        state = went_down(state, group, transition)
+        state = went_down(state, group, transition, at.n)
+        if failure.kind == "preempted" and state.notice is not None:
+            state = replace(state, away=taken_back(state.away, state.notice.nodes), notice=None)
     else:
         state = replace(state, group=replace(group, failures=(), stuck=None, handled=True))
     return replace(

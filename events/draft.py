@@ -18,14 +18,14 @@ from runfold.events.gathering import gathered, left, marked
 from runfold.events.judge import numbering, rank_standing, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.marks import Fired, LateEvidence
-from runfold.events.state import Dropped
+from runfold.events.state import Dropped, Place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from runfold.events.beats import RankPhase
     from runfold.events.checkpoints import Checkpoints
-    from runfold.events.facts import AnyFact, Fact, Reported
+    from runfold.events.facts import AnyFact, Fact, PlaceReplaced, Reported
     from runfold.events.failures import Failure
     from runfold.events.gathering import Seen
     from runfold.events.state import Group, Rank, Ready, RunState, Source, Verdict
@@ -185,8 +185,20 @@ class Draft:
             )
         )
         for rank in self._ranks:
-            if rank.source in sources:
+            # One that waits for another place has no process yet.
+            if rank.source in sources and rank.phase != "waiting":
                 self.raise_rank(rank.rank, "exited")
+
+    def place_again(self, item: PlaceReplaced) -> None:
+        """Put another place where one was given up; what its runner said of itself before stays said."""
+        group = self.group
+        if group is None or not 0 <= item.place < len(group.places) or group.places[item.place].left is None:
+            return
+        node, slots = item.offer.node, item.offer.slots
+        new = Place(node=node, slots=slots, source=node, ready=group.early.get(node))
+        places = tuple(new if i == item.place else place for i, place in enumerate(group.places))
+        early = {name: ready for name, ready in group.early.items() if name != node}
+        self.change_group(lambda group: replace(group, places=places, early=early, waiting=None))
 
     def when(self, item: Fact) -> float:
         """Return when a fact happened, on the run's clock: never after it was heard of."""

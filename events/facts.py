@@ -113,6 +113,13 @@ class PreemptionCancelled(Fact, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
 
 
+class PlaceReplaced(PoolFact, frozen=True, kw_only=True):
+    """Another place stands for one of the group's that was given up, by its number; a runner is being started on it."""
+
+    place: int
+    offer: PlaceOffer
+
+
 class Released(PoolFact, frozen=True, kw_only=True):
     """The run's group holds nothing any more: no process, no port, no place."""
 
@@ -235,6 +242,7 @@ class TaskEnded(Fact, frozen=True, kw_only=True):
 AnyFact = (
     Queued
     | Placed
+    | PlaceReplaced
     | PlacementFailed
     | RunnerLost
     | CapacityChanged

@@ -29,6 +29,7 @@ from runfold.events.facts import (
     Placed,
     PlacementFailed,
     PlaceOffer,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -149,7 +150,10 @@ def _see_counted(draft: Draft, item: AnyFact) -> None:
             _placement_failed(draft, item)
         case RunnerLost():
             draft.lose(_sources_on(draft, item.node))
-            draft.fail(of_runner_lost(item, t=draft.t, cause=draft.cause))
+            if not _has_left(draft, item.node):
+                draft.fail(of_runner_lost(item, t=draft.t, cause=draft.cause))
+        case PlaceReplaced():
+            draft.place_again(item)
         case CapacityChanged():
             _capacity(draft, item)
         case PreemptionNoticed():
@@ -205,6 +209,14 @@ def _capacity(draft: Draft, item: CapacityChanged) -> None:
 def _sources_on(draft: Draft, node: str) -> frozenset[str]:
     places = draft.group.places if draft.group is not None else ()
     return frozenset(place.source for place in places if place.node == node)
+
+
+def _has_left(draft: Draft, node: str) -> bool:
+    """Whether the group has given its place on a node up: what becomes of that is no loss any more."""
+    group = draft.group
+    if group is None or not group.layout:
+        return False
+    return all(place.left is not None for place in group.places if place.node == node)
 
 
 def _queued(item: Queued) -> str:
@@ -276,7 +288,8 @@ def _runner_ready(draft: Draft, item: RunnerReady) -> None:
         ready = replace(ready, gpus=item.gpus, pod=item.pod, spare_port=item.spare_port)
 
     def introduce(group: Group) -> Group:
-        early = group.early if group.layout else {**group.early, item.source: ready}
+        known = group.layout and not any(place.left is not None for place in group.places)
+        early = group.early if known else {**group.early, item.source: ready}
         places = tuple(replace(place, ready=ready) if place.source == item.source else place for place in group.places)
         return replace(group, places=places, early=early)
 

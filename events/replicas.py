@@ -69,9 +69,13 @@ def members(replica: int, size: int) -> range:
 
 def hit_by(group: Group, failure: Failure, size: int) -> frozenset[int]:
     """Return the replica groups that a failure takes along: its rank's, those on its node, or all."""
-    if failure.rank is not None:
+    if failure.rank is not None and failure.kind != "preempted":
         return frozenset((replica_of(failure.rank, size),))
-    return frozenset(replica_of(rank.rank, size) for rank in group.ranks if failure.node in ("", rank.node))
+    if not failure.node:
+        return frozenset(replica_of(rank.rank, size) for rank in group.ranks)
+    down = [one.laid for one in group.replicas if one.down]
+    laid = (*group.layout, *(one for ones in down for one in ones))
+    return frozenset(replica_of(one.rank, size) for one in laid if group.places[one.place].node == failure.node)
 
 
 def find_replica(replicas: tuple[Replica, ...], number: int) -> Replica | None:
@@ -114,7 +118,7 @@ def lighthouse(state: RunState, place: Place) -> str:
 # --- what transitions change of them
 
 
-def went_down(state: RunState, group: Group, transition: FailureDecided) -> RunState:
+def went_down(state: RunState, group: Group, transition: FailureDecided, n: int) -> RunState:
     """Take replica groups out of the group: what is still told of their ranks' lives so far is late.
 
     What they had files in, and not all of their ranks have passed, will never be whole.
@@ -150,6 +154,7 @@ def went_down(state: RunState, group: Group, transition: FailureDecided) -> RunS
         ranks=ranks,
         layout=tuple(laid for laid in group.layout if laid.rank not in gone),
         replicas=_merged(group.replicas, new),
+        places=tuple(replace(one, left=n) if i in transition.vacated else one for i, one in enumerate(group.places)),
         failures=(),
         failed=0,
         stuck=None,

@@ -24,7 +24,7 @@ def silent(draft: Draft, item: SilenceConcluded) -> None:
     # Lost by an earlier entry: what this one says of the group may stand in any order.
     known = {place.source for place in before.places if place.lost} if before is not None else set[str]()
     known |= {other.node for other in group.failures if other.kind == "node"} if group is not None else set()
-    lost = [place for place in group.places if place.source == item.source] if group else []
+    lost = [place for place in group.places if place.source == item.source and place.left is None] if group else []
     if group is None or not item.lost or not lost or known & {lost[0].source, lost[0].node}:
         return
     draft.lose(frozenset({item.source}))

@@ -173,7 +173,8 @@ class Ready(Value, frozen=True, kw_only=True):
 class Place(Value, frozen=True, kw_only=True):
     """A place of the group. `source` is the name its runner speaks under; `lost`: its runner is gone.
 
-    `door`: the port at which replica groups meet here in this attempt, once they are laid out.
+    `door`: the port at which replica groups meet here in this attempt, once they are laid out. `left`: the entry
+    by which it was given up, and another is wanted instead.
     """
 
     node: str
@@ -182,11 +183,12 @@ class Place(Value, frozen=True, kw_only=True):
     ready: Ready | None = None
     lost: bool = False
     door: int = 0
+    left: int | None = None
 
     @property
     def healthy(self) -> bool:
         """Whether its runner can start ranks."""
-        return self.ready is not None and not self.lost
+        return self.ready is not None and not self.lost and self.left is None
 
 
 class RankExit(Value, frozen=True, kw_only=True):

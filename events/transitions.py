@@ -113,7 +113,8 @@ class GroupLaidOut(Transition, frozen=True, kw_only=True):
 class FailureDecided(Transition, frozen=True, kw_only=True):
     """What is done about an attempt's failure. `noop` marks it as dealt with; `raise` ends the run.
 
-    `replace`: the `replicas` that failed are replaced, not before `not_before_t`, while the others train on.
+    `replace`: the `replicas` that failed are replaced, not before `not_before_t`, while the others train on; for the
+    places `vacated` (by number) others are wanted.
     """
 
     decision: Literal["retry", "replace", "raise", "noop"]
@@ -123,6 +124,7 @@ class FailureDecided(Transition, frozen=True, kw_only=True):
     limit: int = 0
     others: int = 0
     replicas: tuple[int, ...] = ()
+    vacated: tuple[int, ...] = ()
     not_before_t: float | None = None
 
 

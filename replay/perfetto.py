@@ -25,6 +25,7 @@ from runfold.events.facts import (
     CheckpointSealed,
     Placed,
     PlacementFailed,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -231,7 +232,7 @@ class _Tracks:
                 yield self._noted(NOTES, entry, item)
             case MessageMalformed():
                 yield self._noted(NOTES, entry, item)
-            case Placed() | Released() | CheckpointSealed() | TaskEnded() | Request():
+            case Placed() | PlaceReplaced() | Released() | CheckpointSealed() | TaskEnded() | Request():
                 return  # what is decided on it has its place in the trace
             case JobTaken() | ControllerStarted() | LogCopied() | TimerFired():
                 return

@@ -20,6 +20,7 @@ from runfold.events.facts import (
     CheckpointSealed,
     Placed,
     PlacementFailed,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -218,7 +219,7 @@ class _Cut:
                 attempt = self.attempts.get(item.attempt)
                 if attempt is not None:
                     attempt.saved.setdefault(item.name, micros(self.clocks.when(entry, item)))
-            case Queued() | PlacementFailed() | Placed() | ProgressStopped():
+            case Queued() | PlacementFailed() | Placed() | PlaceReplaced() | ProgressStopped():
                 return  # heard of too late, or of another attempt: that time has its use
             case RankStarted() | Reported() | RankReturned() | RankFailed() | RankExited() | RunnerLost() | Released():
                 return  # what is decided on them has a use, or has none

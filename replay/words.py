@@ -25,6 +25,7 @@ from runfold.events.facts import (
     CheckpointSealed,
     Placed,
     PlacementFailed,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -91,6 +92,8 @@ def _fact(item: AnyFact) -> tuple[str, str]:
             return "waits for room", wanted + (f", {counted(ahead, 'run')} ahead" if ahead else "")
         case Placed(places=places):
             return "placed on " + ", ".join(f"{place.node} ({place.slots})" for place in places), ""
+        case PlaceReplaced(place=number, offer=offer):
+            return f"another place for place {number}: {offer.node} ({offer.slots})", ""
         case PlacementFailed(verdict=verdict, reason=reason):
             return "cannot be placed" if verdict == "never" else "not placed yet", reason
         case RunnerLost(node=node, reason=reason):

@@ -26,12 +26,12 @@ from runfold.workers.hand import Hand
 from runfold.workers.logs import log_bug
 from runfold.workers.nursery import Nursery
 from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said
+from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.local import Demand
 from runfold.workers.prepare import code_of
 from runfold.workers.spool import FactTooLargeError
 from runfold.workers.storages import Home, Storages
 
-SEPARATOR: Final = "/"
 """Between a run and one of its tasks, in the book of slots: no run's id has one."""
 _LOG: Final = logging.getLogger("runfold.workers")
 

@@ -17,6 +17,7 @@ from runfold.events.facts import (
     Placed,
     PlacementFailed,
     PlaceOffer,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -25,6 +26,7 @@ from runfold.events.facts import (
 )
 from runfold.workers.beside import Beside
 from runfold.workers.facts import Facts
+from runfold.workers.mending import Mend
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.placing import RunHere, RunnerHere, SayLost
@@ -82,6 +84,8 @@ class Desk:
         self._released: int | None = None
         self._orphans: int | None = None
         self._off: tuple[str, ...] = ()
+        self._mended: dict[tuple[int, int], str] = {}
+        self._secret = b""
         self._waiting: Waiting | None = None
         # Whether another supervisor of this pool has spoken for the run before.
         is_heir = any(given.source == facts.source and given.boot != facts.boot for given in assignment.joined)
@@ -101,6 +105,7 @@ class Desk:
             released=self._released,
             orphans=self._orphans,
             off=self._off,
+            mended=tuple(self._mended),
             superseded=self.facts.superseded,
             runners=tuple(self._seen(runner) for runner in self.runners),
             unsure=self._settled_s > 0 and self.facts.spool.incarnation is None,
@@ -171,8 +176,29 @@ class Desk:
         self._held = granted.demand.attempt
         self._released, self._adopted = None, False
         self._say(Placed(**self._about(), places=granted.places))
-        secret = secrets.token_bytes(SECRET_BYTES)
-        self.runners = [self._start(place, granted.demand, secret) for place in granted.places]
+        self._secret = secrets.token_bytes(SECRET_BYTES)
+        self.runners = [self._start(place, granted.demand) for place in granted.places]
+
+    def mends(self, step: Mend) -> None:
+        """The demand for another place stands in the queue."""
+        self._mended[step.place, step.left] = step.demand.run
+
+    @property
+    def mended(self) -> list[str]:
+        """The names under which other places were asked for."""
+        return list(dict.fromkeys(self._mended.values()))
+
+    def mend(self, number: int, granted: Granted) -> None:
+        """Say that another place stands for the one with this number, and start a runner on it."""
+        self._secret = self._secret or secrets.token_bytes(SECRET_BYTES)
+        offer = granted.places[0]
+        self._say(PlaceReplaced(**self._about(), place=number, offer=offer))
+        self.give_up(offer.node)
+        self.runners.append(self._start(offer, granted.demand))
+
+    def give_up(self, node: str) -> None:
+        """Nothing of the group lives on a node, and its slots are given back."""
+        self.runners = [runner for runner in self.runners if runner.node != node]
 
     def stop_runners(self, reason: str, grace_s: float) -> None:
         """Tell the runners to stop."""
@@ -213,7 +239,7 @@ class Desk:
 
     def freed(self) -> None:
         """Nothing of the group lives, and its slots are given back."""
-        self._held, self._adopted = None, False
+        self._held, self._adopted, self._mended = None, False, {}
         self.runners, self._taken = [], {}
 
     def release(self) -> None:
@@ -232,7 +258,7 @@ class Desk:
         else:
             self.notice(nodes, notice.within_s, notice.reason)
 
-    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> Watched:
+    def _start(self, place: PlaceOffer, demand: Demand) -> Watched:
         site, job = self._site, self.assignment.job
         spec = RunnerSpec(
             url=site.url,
@@ -242,7 +268,8 @@ class Desk:
             pool=site.pool,
             node=place.node,
             source=place.node,
-            secret=secret,
+            secret=self._secret,
+            held_as=demand.run,
             base_dir=site.base_dir,
             storage_dir=site.storage_dir,
             addr=site.addr,

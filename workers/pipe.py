@@ -33,7 +33,7 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     waits for an heir, for `adopt_within_s`, when its supervisor dies.
 
     On machines other than the supervisor's: `env` is given to its ranks, and holds the values of `secret_env`;
-    `runtime_env` is what is prepared there.
+    `runtime_env` is what is prepared there. `held_as`: the name under which the pool's book has its place.
     """
 
     url: str
@@ -55,6 +55,7 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     secret_env: tuple[str, ...] = ()
     env: dict[str, str] = {}
     runtime_env: dict[str, Json] = {}
+    held_as: str = ""
 
 
 class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

@@ -6,8 +6,11 @@ from typing import Final, Literal
 
 from runfold.events.assignment import Assignment
 from runfold.events.base import Value
+from runfold.workers.mending import GiveUp, Mend, mending
 from runfold.workers.pools.local import Demand
 
+SEPARATOR: Final = "/"
+"""Between a run and what else of it stands in the queue."""
 EARLY_END_PATIENCE_S: Final = 2.0
 """A runner that ended as if told to: so long is waited for the assignment that told it."""
 
@@ -39,6 +42,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     `asked`: the attempt whose demand is in the queue. `held`: the attempt whose places are held. `refused`: the
     attempt that can never be placed. `released`: the attempt whose group is known to hold nothing. `orphans`: the
     attempt whose places, held by nobody here, were told as lost. `superseded`: a newer supervisor speaks for the pool.
+    `mended`: the places that others were asked for, by number and the entry that gave them up.
     `off`: the nodes that what was asked for, or refused, was to stay off.
 
     An heir is a supervisor after another one. `unsure`: the log does not name it yet, so the last words of the one
@@ -51,6 +55,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     refused: int | None = None
     released: int | None = None
     orphans: int | None = None
+    mended: tuple[tuple[int, int], ...] = ()
     off: tuple[str, ...] = ()
     superseded: bool = False
     runners: tuple[RunnerHere, ...] = ()
@@ -104,7 +109,7 @@ class Forget(Value, frozen=True, kw_only=True):
     """The run is over, here too."""
 
 
-Step = Ask | Withdraw | StopRunners | SayLost | Free | SayReleased | Forget
+Step = Ask | Withdraw | StopRunners | SayLost | Mend | GiveUp | Free | SayReleased | Forget
 
 
 class Placing(Value, frozen=True, kw_only=True):
@@ -153,14 +158,15 @@ def _place(assignment: Assignment, here: RunHere, now: float) -> Placing:
 def _held(assignment: Assignment, here: RunHere, now: float) -> Placing:
     lost, gone = _lost(assignment, here, now), _orphans(assignment, here, now)
     wakes = [wake for wake in (lost.wake_at, gone.wake_at) if wake is not None]
-    return Placing(steps=(*gone.steps, *lost.steps), wake_at=min(wakes, default=None))
+    mended = mending(assignment, here, SEPARATOR, demand_of(assignment))
+    return Placing(steps=(*gone.steps, *lost.steps, *mended), wake_at=min(wakes, default=None))
 
 
 def _orphans(assignment: Assignment, here: RunHere, now: float) -> Placing:
     """Find places of the log that nobody here holds: an earlier supervisor of this pool did."""
     withdraw = (Withdraw(),) if here.asked is not None else ()
     known = {runner.node for runner in here.runners}
-    nodes = [place.node for place in assignment.places if place.node not in known]
+    nodes = [place.node for place in assignment.places if place.node not in known and place.left is None]
     if not nodes or here.orphans == assignment.attempt:
         return Placing(steps=withdraw)
     if now < here.settled_s:

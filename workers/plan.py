@@ -106,7 +106,7 @@ def _told_to_stop(source: str, assignment: Assignment | None) -> Ordered | None:
             reason = assignment.stop.reason if assignment.stop is not None else f"the run is {assignment.want}"
             grace_s = assignment.stop.grace_s if assignment.stop is not None else timeouts.stop_grace_s
             return Ordered(reason=reason, grace_s=grace_s)
-        case "train" if all(place.source != source for place in assignment.places):
+        case "train" if all(place.source != source or place.left is not None for place in assignment.places):
             return Ordered(reason="the group has no place here any more", grace_s=timeouts.restart_grace_s)
         case "train" | "place":
             return None

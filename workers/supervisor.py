@@ -17,15 +17,17 @@ from runfold.events.beats import PoolBeat
 from runfold.events.facts import PlaceOffer
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
-from runfold.workers.beside import SEPARATOR, Beside
+from runfold.workers.beside import Beside
 from runfold.workers.capacity import Capacity
 from runfold.workers.desk import Desk, Home, Site
 from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
+from runfold.workers.mending import PREFIX, GiveUp, Mend
 from runfold.workers.nursery import Nursery
 from runfold.workers.places import Place
 from runfold.workers.placing import (
+    SEPARATOR,
     Ask,
     Forget,
     Free,
@@ -214,8 +216,18 @@ class Supervisor:
                 desk.stop_runners(reason, grace_s)
             case SayLost():
                 desk.lost(step)
+            case Mend(demand=demand):
+                self._slots.release(demand.run)
+                self._slots.ask(demand)
+                desk.mends(step)
+            case GiveUp(node=node):
+                self._slots.part(run, node)
+                desk.give_up(node)
+                self._wake.set()
             case Free():
-                self._slots.release(run)
+                for key in (run, *desk.mended):
+                    self._slots.withdraw(key)
+                    self._slots.release(key)
                 desk.freed()
                 # What was decided with the slots still held is looked at again.
                 self._wake.set()
@@ -230,11 +242,14 @@ class Supervisor:
             desk = self._desks[run]
             if not task:
                 desk.place(granted)
+            elif task.startswith(PREFIX):
+                desk.mend(int(task.removeprefix(PREFIX)), granted)
             elif desk.beside is not None:
                 desk.beside.granted(task)
         for run, waiting in self._slots.waiting().items():
-            if SEPARATOR not in run:
-                self._desks[run].waits(waiting)
+            of, _, task = run.partition(SEPARATOR)
+            if not task or task.startswith(PREFIX):
+                self._desks[of].waits(waiting)
 
     def _pass_on(self) -> None:
         """Tell runs of nodes of theirs that will be taken back, or stay after all."""

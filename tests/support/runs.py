@@ -18,7 +18,15 @@ from runfold.controller.policies import DEFAULT, Policies
 from runfold.controller.timers import due_timers
 from runfold.events.base import WIRE_VERSION, Json
 from runfold.events.conclusions import ControllerStarted, Decider, JobTaken
-from runfold.events.config import CheckpointConfig, FailureConfig, HooksConfig, ScalingConfig, Timeouts, ValidationSpec
+from runfold.events.config import (
+    BackendConfig,
+    CheckpointConfig,
+    FailureConfig,
+    HooksConfig,
+    ScalingConfig,
+    Timeouts,
+    ValidationSpec,
+)
 from runfold.events.edges import state_name
 from runfold.events.entry import GENESIS, AnyInput, Entry, Head, decode_entry, encode_entry, hash_entry
 from runfold.events.facts import (
@@ -28,6 +36,7 @@ from runfold.events.facts import (
     Placed,
     PlacementFailed,
     PlaceOffer,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -122,6 +131,7 @@ class Run:
         policies: Policies = DEFAULT,
         joined: bool = True,
         replica_size: int | None = None,
+        backend: BackendConfig | None = None,
     ) -> None:
         self.nodes = nodes
         self.policies = policies
@@ -134,7 +144,8 @@ class Run:
         asked = job(workers, failure=failure, timeouts=timeouts)
         asked = replace(asked, checkpoint=checkpoint or CheckpointConfig(), storage_path=storage)
         asked = replace(asked, validation=validation, hooks=HooksConfig(gates=gates or {}))
-        asked = replace(asked, scaling=replace(asked.scaling, replica_group_size=replica_size))
+        scaling = replace(asked.scaling, replica_group_size=replica_size)
+        asked = replace(asked, scaling=scaling, backend=backend or BackendConfig())
         self._state: Unborn | RunState = unborn(asked)
         self._write(born_of(asked))
         if joined:
@@ -270,6 +281,10 @@ class Run:
 
     def cancelled(self, *nodes: str) -> PreemptionCancelled:
         return self.number(PreemptionCancelled(**self._by_pool(), nodes=nodes))
+
+    def place_again(self, number: int, node: str, slots: int) -> PlaceReplaced:
+        offer = PlaceOffer(node=node, slots=slots)
+        return self.number(PlaceReplaced(**self._by_pool(), place=number, offer=offer))
 
     def released(self, attempt: int | None = None) -> Released:
         return self.number(Released(**self._by_pool(attempt)))

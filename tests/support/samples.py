@@ -20,6 +20,7 @@ from runfold.events.facts import (
     Placed,
     PlacementFailed,
     PlaceOffer,
+    PlaceReplaced,
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
@@ -81,6 +82,10 @@ INPUTS: list[tuple[AnyInput, str]] = [
     (
         Placed(source="s", incarnation=1, number=1, attempt=1, places=(PlaceOffer(node="n", slots=2),)),
         "placed on n (2)",
+    ),
+    (
+        PlaceReplaced(source="s", incarnation=1, number=1, attempt=1, place=1, offer=PlaceOffer(node="n", slots=2)),
+        "another place for place 1: n (2)",
     ),
     (
         PlacementFailed(source="s", incarnation=1, number=1, attempt=1, verdict="never", reason="8 wanted"),

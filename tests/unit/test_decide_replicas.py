@@ -9,6 +9,7 @@ from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment, ReplicaGiven
 from runfold.events.base import Cause, Moment
+from runfold.events.conclusions import SilenceConcluded
 from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig, Timeouts
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
@@ -25,7 +26,7 @@ from runfold.events.transitions import (
 from support.runs import AT, Run
 
 NODES = ("node-a", "node-b")
-PATIENT = Timeouts(import_timeout_s=20.0)
+PATIENT = Timeouts(import_timeout_s=20.0, coalesce_s=0.0)
 
 
 def at_work(workers: int = 6, size: int = 2, *, failure: FailureConfig | None = None, nodes: int = 1) -> Run:
@@ -139,10 +140,128 @@ def test_given_an_error_that_is_never_retried_then_no_group_is_replaced() -> Non
     assert run.path == ["running>shutting_down"]
 
 
-def test_given_a_node_that_is_lost_with_its_places_then_the_whole_group_begins_again() -> None:
+# --- places that are lost, or given up
+
+
+def test_given_a_runner_that_is_lost_then_its_place_alone_is_replaced_and_the_others_train_on() -> None:
     run = at_work(4, nodes=2)
     run.says(run.runner_lost("node-b"))
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.replicas, decided.vacated, decided.budget) == ("replace", (1,), (1,), "worker")
+    assert (run.path, replaced(run)) == ([], [])
+    assert [place.left for place in wanted(run).places] == [None, run.head.n]
+    assert [laid.rank for laid in wanted(run).layout] == [0, 1]
+    run.join("node-c").says(run.place_again(1, "node-c", 2))
+    assert replaced(run) == [], "its runner is not ready yet"
+    assert [(place.node, place.left) for place in wanted(run).places] == [("node-a", None), ("node-c", None)]
+    run.says(run.ready("node-c"))
+    new = run.the(ReplicaGroupReplaced)
+    assert [(laid.rank, laid.life, laid.place) for laid in new.layout] == [(2, 2, 1), (3, 2, 1)]
+    assert [rank.node for rank in run.group.ranks] == ["node-a", "node-a", "node-c", "node-c"]
+    run.starts().finishing()
+    assert run.path == ["running>shutting_down"]
+
+
+def test_given_a_runner_that_is_ready_before_its_place_is_told_then_nothing_is_lost() -> None:
+    run = at_work(4, nodes=2)
+    run.says(run.runner_lost("node-b")).join("node-c")
+    run.says(run.ready("node-c")).says(run.place_again(1, "node-c", 2))
+    assert run.the(ReplicaGroupReplaced).group == 1
+
+
+def test_given_a_place_that_was_given_up_when_its_runner_goes_then_that_is_no_failure() -> None:
+    run = at_work(4, nodes=2)
+    run.says(run.runner_lost("node-b")).says(run.runner_lost("node-b"))
+    assert run.said == ()
+    run.says(SilenceConcluded(source="node-b", silence_s=60.0, lost=True, reason="silent"))
+    assert run.said == ()
+    assert run.state.budgets["worker"].spent == 1
+
+
+def test_given_survivors_that_return_while_a_place_is_waited_for_then_the_run_waits_for_the_rest() -> None:
+    run = at_work(4, nodes=2)
+    run.says(run.runner_lost("node-b")).says(run.returned(0), run.returned(1))
+    assert run.name == "running"
+
+
+def test_given_another_place_that_is_lost_before_it_is_used_then_the_next_one_is_wanted() -> None:
+    run = at_work(4, nodes=2)
+    run.says(run.runner_lost("node-b")).join("node-c").says(run.place_again(1, "node-c", 2))
+    run.says(run.runner_lost("node-c"))
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.replicas, decided.vacated) == ("replace", (1,), (1,))
+    assert wanted(run).places[1].left == run.head.n
+
+
+@pytest.mark.parametrize(("number", "ignored"), [(0, True), (7, True), (-1, True)])
+def test_given_a_place_that_nobody_wants_another_for_then_none_is_put_there(number: int, ignored: bool) -> None:
+    run = at_work(4, nodes=2)
+    before = run.group.places
+    run.says(run.place_again(number, "node-c", 2))
+    assert (run.group.places == before) is ignored
+
+
+def test_given_the_place_of_the_lighthouse_when_it_is_lost_then_everybody_begins_again() -> None:
+    run = Run(2, nodes=NODES, failure=FailureConfig(max_failures=1), backend=BackendConfig(kind="torchft")).places()
+    run.says(*(replace(run.ready(node), spare_port=9 + i) for i, node in enumerate(NODES))).starts()
+    assert run.group.lighthouse == wanted(run).lighthouse == "http://127.0.0.1:9"
+    run.says(run.runner_lost("node-a"))
     assert run.path == ["running>restarting"]
+
+
+def test_given_a_lighthouse_of_somebody_elses_then_the_place_of_rank_0_is_one_like_others() -> None:
+    backend = BackendConfig(kind="torchft", options={"lighthouse": "http://lights:1"})
+    run = Run(2, nodes=NODES, failure=FailureConfig(max_failures=1), backend=backend).running()
+    assert wanted(run).lighthouse == "http://lights:1"
+    run.says(run.runner_lost("node-a"))
+    assert run.the(FailureDecided).vacated == (0,)
+
+
+# --- nodes that are taken back
+
+
+def preempting() -> Run:
+    run = at_work(4, nodes=2)
+    run.says(run.noticed("node-b", within_s=60.0)).says(run.room(node_a=2, node_b=2, node_c=2))
+    assert run.name == "preempting"
+    return run
+
+
+def test_given_nodes_that_go_when_the_ranks_have_saved_then_only_the_groups_there_are_replaced() -> None:
+    run = preempting()
+    name = committed(run, 0, node="node-a")
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.replicas, decided.vacated, decided.budget) == (
+        "replace",
+        (1,),
+        (1,),
+        "preemption",
+    )
+    assert run.path == ["preempting>running"]
+    assert (run.state.notice, run.state.away, wanted(run).excluded_nodes) == (None, ("node-b",), ("node-b",))
+    run.says(run.runner_lost("node-b")).join("node-c")
+    run.says(run.place_again(1, "node-c", 2), run.ready("node-c"))
+    assert run.the(ReplicaGroupReplaced).checkpoint == name
+    assert (run.state.attempt, lives(run)) == (1, [1, 1, 2, 2])
+
+
+def test_given_nodes_that_go_when_their_time_is_over_then_only_the_groups_there_are_replaced() -> None:
+    run = preempting().waits(60.0)
+    assert (run.the(FailureDecided).replicas, run.path) == ((1,), ["preempting>running"])
+
+
+def test_given_a_node_that_goes_before_its_time_then_its_groups_are_replaced_at_once() -> None:
+    run = preempting()
+    run.says(run.exited(3, signal=15))
+    decided = run.the(FailureDecided)
+    assert (decided.failure.kind, decided.replicas, decided.vacated) == ("preempted", (1,), (1,))
+    assert run.path == ["preempting>running"]
+
+
+def test_given_notice_for_every_node_then_the_whole_group_begins_again_elsewhere() -> None:
+    run = at_work(4, nodes=2)
+    run.says(run.noticed(*NODES, within_s=5.0)).waits(5.0)
+    assert run.path == ["preempting>restarting"]
 
 
 # --- what is told late
@@ -162,10 +281,10 @@ def test_given_what_the_last_life_still_says_then_it_changes_nothing() -> None:
 # --- where it begins
 
 
-def committed(run: Run, index: int) -> str:
+def committed(run: Run, index: int, node: str = "local") -> str:
     run.says(*(run.shard(rank.rank, index) for rank in run.group.ranks))
     name = run.the(TaskOrdered).task.id.removeprefix("seal:")
-    run.says(run.sealed(name)).the(CheckpointCommitted)
+    run.says(run.sealed(name, node=node)).the(CheckpointCommitted)
     return name
 
 

@@ -113,6 +113,15 @@ class Slots:
         for place in granted.places:
             self._give(granted.demand, place, 1)
 
+    def part(self, run: str, node: str) -> None:
+        """Give back what a run holds on a node."""
+        if (held := self._held.get(run)) is None:
+            return
+        for place in held.places:
+            if place.node == node:
+                self._give(held.demand, place, 1)
+        self._held[run] = replace(held, places=tuple(place for place in held.places if place.node != node))
+
     def grant(self) -> list[Granted]:
         """Give places to those first in the queue, as far as they go."""
         granted: list[Granted] = []

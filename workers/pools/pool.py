@@ -102,6 +102,10 @@ class Book(Protocol):
         """Give back what a run holds."""
         ...
 
+    def part(self, run: str, node: str) -> None:
+        """Give back what a run holds on a node, if the pool can have it back by itself."""
+        ...
+
     def grant(self) -> list[Granted]:
         """Give places to those first in the queue, as far as they go; return who has got them since the last call."""
         ...

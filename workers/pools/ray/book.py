@@ -166,6 +166,9 @@ class RayBook:
             self.remove(held.group)
         self._changed.set()
 
+    def part(self, run: str, node: str) -> None:
+        """Keep it: a cluster has the bundles of a placement group back together."""
+
     def grant(self) -> list[Granted]:
         """Return who has got places since the last call."""
         granted, self._granted = self._granted, []

@@ -96,7 +96,7 @@ class RayPool:
         return RayRunner(self._ray, spec.node, lambda: self._started(spec), spec.adopt_within_s, on_end)
 
     async def _started(self, spec: RunnerSpec) -> Actor:
-        reserved, node = self.book.reserved.get(spec.run), self.book.node(spec.node)
+        reserved, node = self.book.reserved.get(spec.held_as or spec.run), self.book.node(spec.node)
         if reserved is None or node is None:
             raise ActorLost(f"{spec.run} holds no place on {spec.node} any more")
         bundles = reserved.on(node.id)

@@ -1,0 +1,100 @@
+"""What a supervisor does about places that a group at work has given up."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from runfold.events.assignment import Assignment, PlaceWanted
+from runfold.events.facts import PlaceOffer
+from runfold.events.transitions import RankLaid
+from runfold.workers.mending import GiveUp, Mend
+from runfold.workers.placing import RunHere, RunnerHere, placing
+from runfold.workers.plan import Ordered, plan
+from runfold.workers.pools.local import Demand, Slots
+
+NOW = 10.0
+
+
+def assignment(left: int | None = 7) -> Assignment:
+    return Assignment(
+        run="digits",
+        epoch=1,
+        n=9,
+        hash="",
+        attempt=1,
+        want="train",
+        num_workers=4,
+        resources={"CPU": 1.0},
+        excluded_nodes=("node-z",),
+        places=(
+            PlaceWanted(node="node-a", slots=2, source="node-a"),
+            PlaceWanted(node="node-b", slots=2, source="node-b", left=left),
+        ),
+        layout=(RankLaid(rank=0, life=1, place=0, local_rank=0, node_rank=0),),
+    )
+
+
+ALIVE = (RunnerHere(node="node-a"), RunnerHere(node="node-b"))
+GONE = (RunnerHere(node="node-a"), RunnerHere(node="node-b", ended_s=1.0, code=9, told=1))
+
+
+def test_for_a_place_that_was_left_another_is_asked_for_off_the_nodes_of_the_group() -> None:
+    (step,) = placing(assignment(), RunHere(held=1, runners=ALIVE), NOW).steps
+    assert isinstance(step, Mend)
+    assert (step.place, step.left) == (1, 7)
+    assert step.demand == Demand(
+        run="digits/place-1",
+        attempt=1,
+        num_workers=2,
+        resources={"CPU": 1.0},
+        strategy="STRICT_PACK",
+        excluded=("node-a", "node-z"),
+    )
+
+
+def test_it_is_asked_for_once_and_again_when_it_is_left_again() -> None:
+    here = RunHere(held=1, runners=ALIVE, mended=((1, 7),))
+    assert placing(assignment(), here, NOW).steps == ()
+    assert [type(step) for step in placing(assignment(left=8), here, NOW).steps] == [Mend]
+
+
+def test_what_a_runner_held_that_is_gone_is_given_back() -> None:
+    here = RunHere(held=1, runners=GONE, mended=((1, 7),))
+    assert placing(assignment(), here, NOW).steps == (GiveUp(node="node-b"),)
+
+
+def test_a_place_that_was_left_is_no_orphan() -> None:
+    here = RunHere(held=1, runners=ALIVE[:1], mended=((1, 7),))
+    assert placing(assignment(), here, NOW).steps == ()
+
+
+def test_a_group_that_has_left_nothing_is_let_be() -> None:
+    assert placing(assignment(left=None), RunHere(held=1, runners=ALIVE), NOW).steps == ()
+
+
+def test_one_selector_for_all_holds_for_another_place_too() -> None:
+    everywhere = replace(assignment(), label_selector={"zone": "a"})
+    (step,) = placing(everywhere, RunHere(held=1, runners=ALIVE), NOW).steps
+    assert isinstance(step, Mend)
+    assert step.demand.selectors == ({"zone": "a"},)
+
+
+def test_the_runner_of_a_place_that_was_left_leaves_it() -> None:
+    todo = plan("node-b", assignment(), None, [], {}, NOW)
+    assert (
+        todo.steps
+        == plan("node-b", None, Ordered(reason="the group has no place here any more", grace_s=1.0), [], {}, 0).steps
+    )
+
+
+def test_slots_of_one_node_are_given_back_alone() -> None:
+    slots = Slots({"node-a": {"CPU": 1.0}, "node-b": {"CPU": 1.0}})
+    slots.ask(Demand(run="a", attempt=1, num_workers=2, resources={"CPU": 1.0}))
+    slots.grant()
+    slots.part("a", "node-b")
+    slots.part("unknown", "node-b")
+    assert slots.free == 1
+    slots.ask(Demand(run="b", attempt=1, num_workers=1, resources={"CPU": 1.0}))
+    assert slots.grant()[0].places == (PlaceOffer(node="node-b", slots=1),)
+    slots.release("a")
+    assert slots.free == 1

@@ -1,0 +1,59 @@
+"""What a supervisor does about places that a group at work has given up: others are found for them. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from runfold.events.base import Value
+from runfold.workers.pools.local import Demand
+
+if TYPE_CHECKING:
+    from runfold.events.assignment import Assignment
+    from runfold.workers.placing import RunHere
+
+PREFIX = "place-"
+"""The demand for another place stands in the queue beside the run's, under this and its number."""
+
+
+class Mend(Value, frozen=True, kw_only=True):
+    """Put the demand for another place into the queue: for the one with this number, given up by entry `left`."""
+
+    place: int
+    left: int
+    demand: Demand
+
+
+class GiveUp(Value, frozen=True, kw_only=True):
+    """Give the slots on a node back: the group has left it, and nothing lives there."""
+
+    node: str
+
+
+def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> tuple[Mend | GiveUp, ...]:
+    """Return what to do about the places of a group at work that it has left.
+
+    `demand` is that of the whole group, `key` what its name is followed by for each other demand of the run.
+    """
+    steps: list[Mend | GiveUp] = []
+    runners = {runner.node: runner for runner in here.runners}
+    # A runner speaks under the name of its node: there is one on each.
+    taken = [place.node for place in assignment.places if place.left is None]
+    for number, place in enumerate(assignment.places):
+        if place.left is None:
+            continue
+        runner = runners.get(place.node)
+        if runner is not None and runner.ended_s is not None:
+            steps.append(GiveUp(node=place.node))
+        if (number, place.left) not in here.mended:
+            wanted = replace(
+                demand,
+                run=f"{assignment.run}{key}{PREFIX}{number}",
+                num_workers=place.slots,
+                strategy="STRICT_PACK",
+                excluded=tuple(sorted({*assignment.excluded_nodes, *taken})),
+                selectors=demand.selectors[:1] if len(demand.selectors) == 1 else (),
+            )
+            steps.append(Mend(place=number, left=place.left, demand=wanted))
+    return tuple(steps)
