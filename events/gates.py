@@ -18,6 +18,8 @@ STATE: Final = "after_controller_state_update"
 REPORT: Final = "after_report"
 GROUP_GONE: Final = "after_worker_group_shutdown"
 ABORT_GONE: Final = "after_worker_group_abort"
+REPLICA_START: Final = "after_replica_group_start"
+REPLICA_SHUTDOWN: Final = "before_replica_group_shutdown"
 
 GATES: Final[Mapping[str, Literal["waits", "follows"]]] = MappingProxyType(
     {
@@ -36,6 +38,8 @@ GATES: Final[Mapping[str, Literal["waits", "follows"]]] = MappingProxyType(
         GROUP_GONE: "follows",
         "before_worker_group_abort": "follows",
         ABORT_GONE: "follows",
+        REPLICA_START: "follows",
+        REPLICA_SHUTDOWN: "follows",
         REPORT: "follows",
         "after_exception": "follows",
     }

@@ -9,13 +9,27 @@ from msgspec.structs import replace
 from runfold.events.base import Cause, Json, Value, absolute
 from runfold.events.edges import state_name
 from runfold.events.failures import ErrorInfo
-from runfold.events.gates import ABORT_GONE, CONTEXT, FAILURE, GATES, GROUP_GONE, REPORT, RESIZE, START, STATE
+from runfold.events.gates import (
+    ABORT_GONE,
+    CONTEXT,
+    FAILURE,
+    GATES,
+    GROUP_GONE,
+    REPLICA_SHUTDOWN,
+    REPLICA_START,
+    REPORT,
+    RESIZE,
+    START,
+    STATE,
+)
 from runfold.events.limits import HOOKS_DUE_MAX_COUNT
+from runfold.events.replicas import members, replica_size
 from runfold.events.transitions import (
     AttemptStarted,
     ControllerChanged,
     FailureDecided,
     GroupLaidOut,
+    ReplicaGroupReplaced,
     StateChanged,
 )
 
@@ -124,11 +138,35 @@ def _events(before: RunState, transition: AnyTransition, after: RunState) -> lis
                 "traceback": failure.error.traceback,
                 "rank": failure.rank,
             }
-            return [("after_exception", {**attempt, "error": error})]
+            return [("after_exception", {**attempt, "error": error}), *_replica_events(before, transition, attempt)]
+        case ReplicaGroupReplaced(group=group, life=life, layout=layout):
+            about: dict[str, Json] = {"replica": group, "life": life, "ranks": [laid.rank for laid in layout]}
+            return [(REPLICA_START, {**attempt, **about})]
         case StateChanged():
             return _state_events(before, after, attempt)
         case _:
             return []
+
+
+def _replica_events(
+    before: RunState, transition: FailureDecided, attempt: dict[str, Json]
+) -> list[tuple[str, dict[str, Json]]]:
+    """Return what is asked about each replica group that a decision replaces, in the life that ends."""
+    size = replica_size(before.job.scaling, before.job.backend)
+    if size is None or before.group is None:
+        return []
+    return [
+        (
+            REPLICA_SHUTDOWN,
+            {
+                **attempt,
+                "replica": number,
+                "life": before.group.ranks[number * size].life,
+                "ranks": list(members(number, size)),
+            },
+        )
+        for number in transition.replicas
+    ]
 
 
 def _state_events(before: RunState, after: RunState, attempt: dict[str, Json]) -> list[tuple[str, dict[str, Json]]]:

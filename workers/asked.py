@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 
 from runfold.events.base import Json
-from runfold.events.gates import CONTEXT, FAILURE, REPORT, RESIZE, START, STATE
+from runfold.events.gates import CONTEXT, FAILURE, REPLICA_SHUTDOWN, REPLICA_START, REPORT, RESIZE, START, STATE
 from runfold.events.values import pack, unpack
 from runfold.workers.callbacks import ControllerState, Decision, GroupInfo, RankError, RunContext, WorkerInfo, is_gate
 from runfold.workers.processes import tell
@@ -80,6 +80,11 @@ def _call(hook: str, arguments: Mapping[str, Json], context: RunContext) -> Call
         case hook if "worker_group" in hook:
             attempt, size = arguments.get("attempt"), arguments.get("num_workers", context.num_workers)
             return (msgspec.convert({"attempt": attempt, "num_workers": size}, GroupInfo),), {}
+        case hook if hook in (REPLICA_START, REPLICA_SHUTDOWN):
+            ranks = _list(arguments.get("ranks"))
+            about = {name: arguments[name] for name in ("attempt", "replica", "life") if name in arguments}
+            workers_of = [{"world_rank": rank} for rank in ranks]
+            return (msgspec.convert({**about, "num_workers": len(ranks), "workers": workers_of}, GroupInfo),), {}
         case _:
             return (), {}
 

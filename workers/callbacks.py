@@ -83,11 +83,13 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The group of an attempt."""
+    """The group of an attempt, or one of its replica groups: its number, and the life of its ranks that this is of."""
 
     attempt: int = 0
     num_workers: int = 0
     workers: tuple[WorkerInfo, ...] = ()
+    replica: int | None = None
+    life: int = 1
 
 
 class RankError(Exception):
@@ -139,11 +141,17 @@ class ControllerCallback(Callback):
 
 
 class ExecutionGroupCallback(Callback):
-    """Asked for what each rank is given."""
+    """Asked for what each rank is given; told alike of groups and replica groups, unless their own hooks are there."""
 
     def before_init_train_context(self, workers: Sequence[WorkerInfo]) -> Mapping[str, Sequence[Json]]:
         """Return arguments by name, a value for each worker: `runfold.get_context().get_arguments()`. A gate."""
         return {}
+
+    def after_execution_group_start(self, execution_group: GroupInfo) -> None:
+        """Hear that a group is laid out, or a replica group again."""
+
+    def before_execution_group_shutdown(self, execution_group: GroupInfo) -> None:
+        """Hear that a group is about to end, or a replica group to be replaced."""
 
 
 class WorkerGroupCallback(ExecutionGroupCallback):
@@ -154,6 +162,7 @@ class WorkerGroupCallback(ExecutionGroupCallback):
 
     def after_worker_group_start(self, worker_group: GroupInfo) -> None:
         """Hear that a group is laid out."""
+        self.after_execution_group_start(worker_group)
 
     def after_worker_group_training_start(self, worker_group: GroupInfo) -> None:
         """Hear that all ranks are in user code."""
@@ -163,6 +172,7 @@ class WorkerGroupCallback(ExecutionGroupCallback):
 
     def before_worker_group_shutdown(self, worker_group: GroupInfo) -> None:
         """Hear that a group is about to end."""
+        self.before_execution_group_shutdown(worker_group)
 
     def after_worker_group_shutdown(self, worker_group_context: GroupInfo) -> None:
         """Hear that nothing is left of a group."""
@@ -175,13 +185,15 @@ class WorkerGroupCallback(ExecutionGroupCallback):
 
 
 class ReplicaGroupCallback(ExecutionGroupCallback):
-    """Told of ranks that are replaced within an attempt."""
+    """Told of replica groups that are replaced within an attempt, while the others train on."""
 
     def after_replica_group_start(self, replica_group: GroupInfo) -> None:
-        """Hear that ranks were started in place of others."""
+        """Hear that a replica group is laid out again, in another life of its ranks."""
+        self.after_execution_group_start(replica_group)
 
     def before_replica_group_shutdown(self, replica_group: GroupInfo) -> None:
-        """Hear that ranks are about to be replaced."""
+        """Hear that a replica group has failed and is about to be replaced."""
+        self.before_execution_group_shutdown(replica_group)
 
 
 class UserCallback(Callback):
@@ -229,14 +241,32 @@ IN_RANKS: Final = (
 )
 """Hooks that are called in the ranks."""
 
+STANDS_IN: Final[Mapping[str, str]] = {
+    "after_worker_group_start": "after_execution_group_start",
+    "after_replica_group_start": "after_execution_group_start",
+    "before_worker_group_shutdown": "before_execution_group_shutdown",
+    "before_replica_group_shutdown": "before_execution_group_shutdown",
+}
+"""Hook → the one that it calls where a callback has not its own."""
+
 
 # --- what of it a callback has
 
 
 def has(callback: object, hook: str) -> bool:
-    """Whether a callback has a hook of its own, not that of the classes here."""
-    found = getattr(type(callback), hook, None)
-    return callable(found) and getattr(found, "__module__", None) != __name__
+    """Whether a callback has a hook of its own, not that of the classes here; or the one that stands in for it."""
+    return _own(callback, hook) is not None
+
+
+def _own(callback: object, hook: str) -> object | None:
+    """Return what of a callback's own is called for a hook."""
+    found: object = getattr(type(callback), hook, None)
+    if not callable(found):
+        return None
+    if getattr(found, "__module__", None) != __name__:
+        return found
+    stands_in = STANDS_IN.get(hook)
+    return _own(callback, stands_in) if stands_in is not None else None
 
 
 def gates_of(callbacks: Iterable[object]) -> dict[str, OnError]:
@@ -244,8 +274,9 @@ def gates_of(callbacks: Iterable[object]) -> dict[str, OnError]:
     gates: dict[str, OnError] = {}
     for callback in callbacks:
         for hook, kind in GATES.items():
-            marked: OnError | None = getattr(getattr(type(callback), hook, None), _MARK, None)
-            if has(callback, hook) and (marked is not None or kind == "waits"):
+            own = _own(callback, hook)
+            marked: OnError | None = getattr(own, _MARK, None)
+            if own is not None and (marked is not None or kind == "waits"):
                 gates[hook] = "fail" if "fail" in (marked or "fail", gates.get(hook)) else "warn"
     return gates
 

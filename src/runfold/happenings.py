@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.events.edges import state_name
-from runfold.events.facts import RankFact, RankStarted, Released, Reported
+from runfold.events.facts import RankFact, Released, Reported
+from runfold.events.replicas import members, replica_size
 from runfold.events.state import ShuttingDown
 from runfold.events.transitions import (
     AttemptStarted,
@@ -16,6 +17,7 @@ from runfold.events.transitions import (
     ControllerChanged,
     FailureDecided,
     GroupLaidOut,
+    ReplicaGroupReplaced,
     StateChanged,
     TaskClosed,
 )
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     from runfold.events.entry import Entry
     from runfold.events.failures import Failure
     from runfold.events.state import Group, RunState
-    from runfold.events.transitions import AnyTransition
+    from runfold.events.transitions import AnyTransition, RankLaid
 
     Hook = tuple[str, tuple[object, ...], dict[str, Json]]
     """A hook, what it is called with, and the same as a document."""
@@ -104,6 +106,11 @@ class Happenings:
                 yield "after_worker_group_start", (_group(after),), {"attempt": decided.attempt}
             case FailureDecided():
                 yield "after_exception", (context, _exceptions(decided.failure, after)), _failure(decided)
+                yield from _replaced(decided, before)
+            case ReplicaGroupReplaced(group=number, life=life):
+                ranks: list[Json] = [laid.rank for laid in decided.layout]
+                told: dict[str, Json] = {"replica": number, "life": life, "ranks": ranks}
+                yield "after_replica_group_start", (_replica(after, number, decided.layout, life),), told
             case CheckpointCommitted(name=name):
                 self._done.add(name)
             case TaskClosed(task=task) if task.startswith("seal:"):
@@ -145,12 +152,24 @@ class Happenings:
 def _heard(entry: Entry, before: RunState | None, after: RunState) -> Iterator[Hook]:
     """Yield what the facts of an entry are to observers."""
     for item in entry.inputs:
-        if isinstance(item, RankStarted) and item.life > 1:
-            yield "after_replica_group_start", (_group(after),), {"rank": item.rank, "life": item.life}
         if isinstance(item, Released) and before is not None and before.group is not None:
             yield f"after_worker_group_{_ending(after)}", (_group(before),), {"attempt": item.attempt}
     if after.group is not None and any(isinstance(item, RankFact) for item in entry.inputs):
         yield "after_worker_group_poll_status", (after.group,), {"attempt": after.attempt}
+
+
+def _replaced(item: FailureDecided, before: RunState | None) -> Iterator[Hook]:
+    """Yield the replica groups that are about to be replaced, as they were."""
+    group = before.group if before is not None else None
+    size = replica_size(before.job.scaling, before.job.backend) if before is not None else None
+    if before is None or group is None or size is None:
+        return
+    for number in item.replicas:
+        mine = members(number, size)
+        laid = tuple(one for one in group.layout if one.rank in mine)
+        life = group.ranks[mine.start].life
+        document: dict[str, Json] = {"replica": number, "life": life, "ranks": list(mine)}
+        yield "before_replica_group_shutdown", (_replica(before, number, laid, life),), document
 
 
 def context_of(state: RunState) -> RunContext:
@@ -190,16 +209,24 @@ def _group(state: RunState) -> GroupInfo:
     group: Group | None = state.group
     if group is None:
         return GroupInfo(attempt=state.attempt)
-    workers = tuple(
+    return GroupInfo(attempt=group.attempt, num_workers=group.num_workers, workers=_workers(group, group.layout))
+
+
+def _replica(state: RunState, number: int, layout: tuple[RankLaid, ...], life: int) -> GroupInfo:
+    workers = _workers(state.group, layout) if state.group is not None else ()
+    return GroupInfo(attempt=state.attempt, num_workers=len(layout), workers=workers, replica=number, life=life)
+
+
+def _workers(group: Group, layout: tuple[RankLaid, ...]) -> tuple[WorkerInfo, ...]:
+    return tuple(
         WorkerInfo(
             world_rank=laid.rank,
             local_rank=laid.local_rank,
             node_rank=laid.node_rank,
             node=group.places[laid.place].node if laid.place < len(group.places) else "",
         )
-        for laid in group.layout
+        for laid in layout
     )
-    return GroupInfo(attempt=group.attempt, num_workers=group.num_workers, workers=workers)
 
 
 def _exceptions(first: Failure, after: RunState) -> dict[int, Exception]:

@@ -28,8 +28,10 @@ TIMEOUTS = Timeouts(hook_timeout_s=10.0)
 
 
 def gated(*hooks: str, mode: Mode = "fail", workers: int = 2) -> Run:
-    """A run whose hooks are gates."""
-    return Run(workers, gates=dict.fromkeys(hooks, mode), failure=RETRIES, timeouts=TIMEOUTS)
+    """A run whose hooks are gates; of several replica groups if they are about those."""
+    size = 1 if any("replica" in hook for hook in hooks) else None
+    gates = dict.fromkeys(hooks, mode)
+    return Run(workers, gates=gates, failure=RETRIES, timeouts=TIMEOUTS, replica_size=size)
 
 
 def question(run: Run, hook: str) -> Task:
@@ -212,6 +214,8 @@ MOMENTS: dict[str, Callable[[Run], object]] = {
     "after_worker_group_training_start": lambda run: run.running(),
     "after_report": lambda run: run.running().says(run.reported(0, 0)),
     "after_exception": lambda run: run.running().says(run.failed(0)),
+    "before_replica_group_shutdown": lambda run: run.running().says(run.failed(1)),
+    "after_replica_group_start": lambda run: run.running().says(run.failed(1)),
 }
 """What has to happen before each of these is asked, in a run that goes on."""
 
@@ -238,6 +242,18 @@ def test_a_gate_that_is_to_warn_only_warns(hook: str) -> None:
     assert run.name == name
     assert run.the(Warned).about == f"gate:{hook}"
     assert hook in run.state.warnings[-1]
+
+
+def test_replica_groups_are_asked_about_by_number_life_and_ranks() -> None:
+    run = gated("before_replica_group_shutdown", "after_replica_group_start", workers=3).running()
+    run.says(run.failed(1))
+    asked = [question(run, hook).arguments["arguments"] for hook in run.state.job.hooks.gates]
+    assert asked == [
+        {"attempt": 1, "replica": 1, "life": 1, "ranks": [1]},
+        {"attempt": 1, "replica": 1, "life": 2, "ranks": [1]},
+    ]
+    answer_all(run)
+    assert run.name == "running"
 
 
 def test_groups_that_go_are_asked_about_before_and_after() -> None:

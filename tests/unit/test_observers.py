@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 import runfold
 from runfold.events.config import FailureConfig
@@ -238,3 +239,52 @@ def test_a_group_is_told_with_its_ranks_and_their_nodes(tmp_path: Path) -> None:
     assert [(one.world_rank, one.node) for one in groups.groups[0].workers] == [(0, "a"), (1, "b")]
     assert groups.polls == 1
     assert run.state.supervisor == POOL
+
+
+class Replicas(runfold.ReplicaGroupCallback):
+    def __init__(self) -> None:
+        self.told: list[tuple[str, GroupInfo]] = []
+
+    def before_replica_group_shutdown(self, replica_group: GroupInfo) -> None:
+        self.told.append(("ends", replica_group))
+
+    def after_replica_group_start(self, replica_group: GroupInfo) -> None:
+        self.told.append(("begins", replica_group))
+
+
+class Alike(runfold.WorkerGroupCallback, runfold.ReplicaGroupCallback):
+    """Has the hooks that stand in for those of groups of both kinds."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int | None]] = []
+
+    def after_execution_group_start(self, execution_group: GroupInfo) -> None:
+        self.told.append(("begins", execution_group.replica))
+
+    def before_execution_group_shutdown(self, execution_group: GroupInfo) -> None:
+        self.told.append(("ends", execution_group.replica))
+
+
+def test_replica_groups_are_told_when_they_go_and_when_they_are_back(tmp_path: Path) -> None:
+    replicas, alike = Replicas(), Alike()
+    run = Run(4, nodes=("a", "b"), replica_size=2, failure=FailureConfig(max_failures=2)).running().says()
+    run.says(run.failed(3))
+    run.starts()
+    run.says(run.returned(0), run.returned(1), *(replace(run.returned(rank), life=2) for rank in (2, 3)))
+    tell(Observers([replicas, alike], tmp_path), run)
+    workers = [(2, "b"), (3, "b")]
+    assert [
+        (what, one.attempt, one.replica, one.life, one.num_workers, [(w.world_rank, w.node) for w in one.workers])
+        for what, one in replicas.told
+    ] == [("ends", 1, 1, 1, 2, workers), ("begins", 1, 1, 2, 2, workers)]
+    assert alike.told == [("begins", None), ("ends", 1), ("begins", 1), ("ends", None)]
+
+
+def test_a_hook_that_stands_in_for_another_may_be_a_gate() -> None:
+    class Asked(runfold.WorkerGroupCallback):
+        @runfold.gate
+        def after_execution_group_start(self, execution_group: GroupInfo) -> None:
+            """Be asked."""
+
+    assert gates_of([Asked()]) == {"after_worker_group_start": "fail"}
+    assert gates_of([Alike()]) == {}
