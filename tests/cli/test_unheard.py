@@ -30,8 +30,11 @@ def user(runfold: Commands) -> Commands:
     return runfold
 
 
-def read_one_line(user: Commands, *words: str | Path) -> tuple[int, str]:
-    """Read one line of a program's output, close it, and return how the program ended and its errors."""
+def read_one_line(user: Commands, *words: str | Path, of_errors: bool = False) -> tuple[int, str]:
+    """Read one line of a program's output, close it, and return how the program ended and its errors.
+
+    Or the other way round: read one line `of_errors`, close them, and return the output.
+    """
     process = subprocess.Popen(
         words,
         cwd=user.folder,
@@ -43,11 +46,12 @@ def read_one_line(user: Commands, *words: str | Path) -> tuple[int, str]:
     )
     assert process.stdout is not None
     assert process.stderr is not None
+    closed, read = (process.stderr, process.stdout) if of_errors else (process.stdout, process.stderr)
     try:
-        assert process.stdout.readline()
-        process.stdout.close()
-        error = process.stderr.read()
-        return process.wait(COMMAND_TIMEOUT_S), error
+        assert closed.readline()
+        closed.close()
+        found = read.read()
+        return process.wait(COMMAND_TIMEOUT_S), found
     finally:
         process.kill()
         process.wait()
@@ -66,8 +70,9 @@ def test_a_run_nobody_looks_at_any_more_goes_on_to_its_end(user: Commands) -> No
 
 
 def test_a_program_of_ones_own_goes_on_too(user: Commands) -> None:
-    code, error = read_one_line(user, sys.executable, user.write("own.py", OWN))
-    assert (code, error) == (0, "")
+    """`fit` leaves standard output to its caller: its progress is among the errors."""
+    code, output = read_one_line(user, sys.executable, user.write("own.py", OWN), of_errors=True)
+    assert (code, output) == (0, "the end: finished\n")
     (listed,) = json.loads(user.ok("ls", "-o", "json").out)
     assert listed["state"] == "finished"
 
