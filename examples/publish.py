@@ -1,4 +1,7 @@
-"""Start a run from Python with nats-py alone: a job is one JSON message on one subject. Start `runfold up` first."""
+"""Start a run from Python with nats-py alone: a job is one JSON message on one subject.
+
+Needs a service (`runfold up`), RUNFOLD_DATA naming its data directory, and this repository as the working directory.
+"""
 
 import asyncio
 import json

@@ -1,5 +1,7 @@
 #!/bin/sh
-# Start a run from the shell: a job is one JSON message on one subject. Needs a service: `runfold up`.
+# Start a run from the shell: a job is one JSON message on one subject.
+# Needs `runfold` on the path, a service (`runfold up`), RUNFOLD_DATA naming its data directory, and this repository as the
+# working directory; the second half also the nats program.
 set -eu
 
 # With runfold's own command: the id of the run is all it prints on standard output.

@@ -94,7 +94,7 @@ def _group(group: Group, look: Look) -> Iterator[str]:
 def _failure(failure: Failure | None) -> str:
     if failure is None:
         return ""
-    who = failure.node if failure.rank is None else f"{rank_words((failure.rank,))} on {failure.node}"
+    who = (failure.node or "the group") if failure.rank is None else f"{rank_words((failure.rank,))} on {failure.node}"
     return f"attempt {failure.attempt}, {who}: {failure.error.headline} ({failure.kind})"
 
 

@@ -10,9 +10,12 @@ import inspect
 import io
 import sysconfig
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from runfold.unpicklable import FAILURES, unpicklable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -45,7 +48,11 @@ def pickle_function(function: Callable[..., object]) -> bytes:
 
 
 def pickle_object(value: object, *whose: object) -> bytes:
-    """Pickle a value; what stands in the user's own modules, those of the functions and classes `whose`, by value."""
+    """Pickle a value; what stands in the user's own modules, those of the functions and classes `whose`, by value.
+
+    Raises:
+        UsageError: it cannot be pickled; names what is to blame.
+    """
     cloudpickle = cast("_CloudPickle", importlib.import_module("cloudpickle"))
     modules = {module.__name__: module for one in whose if (module := inspect.getmodule(one)) is not None}
     own = [module for name, module in modules.items() if name != "__main__" and not _is_installed(module)]
@@ -53,7 +60,10 @@ def pickle_object(value: object, *whose: object) -> bytes:
         for module in own:
             cloudpickle.register_pickle_by_value(module)
             stack.callback(cloudpickle.unregister_pickle_by_value, module)
-        return _dumps(cloudpickle, value)
+        try:
+            return _dumps(cloudpickle, value)
+        except FAILURES as error:
+            raise unpicklable(value, error, partial(_dumps, cloudpickle)) from error
 
 
 def _dumps(cloudpickle: _CloudPickle, function: object) -> bytes:

@@ -139,8 +139,8 @@ def test_a_job_published_raw_is_a_run_of_its_number(user: Commands) -> None:
     ("payload", "path", "said"),
     [
         (b"not json", "$", "not JSON"),
-        (b"[1, 2]", "$", "object"),
-        (b'{"entrypoint": 3}', "$.entrypoint", "str"),
+        (b"[1, 2]", "$", "a table of names"),
+        (b'{"entrypoint": 3}', "$.entrypoint", "must be text"),
         (b'{"entrypoint": "a:b", "surprise": 1}', "$.surprise", "unknown field"),
         (b'{"entrypoint": "a:b", "scaling": {"num_workers": 0}}', "$.scaling.num_workers", "at least 1"),
         (b'{"entrypoint": "a:b", "scaling": {"num_workers": -1}}', "$.scaling.num_workers", "at least"),

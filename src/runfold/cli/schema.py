@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from runfold.cli.described import described
 from runfold.cli.show import print_json
 from runfold.errors import UsageError
 from runfold.events.assignment import Assignment
@@ -36,4 +37,4 @@ def command(
     """Print the JSON schema of a kind of message, with every field."""
     if kind not in KINDS:
         raise UsageError(f"there is no kind of message {kind!r}; known are {', '.join(KINDS)}")
-    print_json(msgspec.json.schema(KINDS[kind]))
+    print_json(described(msgspec.json.schema(KINDS[kind])))
