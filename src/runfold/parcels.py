@@ -18,10 +18,15 @@ from runfold.workers.load import BLOB_PREFIX
 from runfold.workers.streams import Rows, is_ray_dataset
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from runfold.validation import ValidationConfig
 
+NEVER_CALLED: Final = {
+    "on_worker_group_start": "before_worker_group_start and after_worker_group_start",
+    "on_worker_group_shutdown": "before_worker_group_shutdown and after_worker_group_shutdown",
+}
+"""Hooks of the peer that are not called, and what to use instead."""
 DATASETS_MAX_BYTES: Final = 128 * 1024 * 1024
 
 
@@ -44,6 +49,7 @@ class Parcels:
         """Return how callbacks are called where the run is: those given, after those of RUNFOLD_CALLBACKS."""
         named = [(name, load_callback(name)) for name in read_settings().callbacks]
         everyone = [*(callback for _, callback in named), *callbacks]
+        _check_hooks(everyone)
         gates, ranks = gates_of(everyone), in_ranks(everyone)
         if not gates and not ranks:
             return HooksConfig()
@@ -84,6 +90,17 @@ def _portable(data: object) -> object:
     if isinstance(data, Iterator):
         return list(cast("Iterator[object]", data))
     return Rows.of(data) if is_ray_dataset(data) else data
+
+
+def _check_hooks(callbacks: Iterable[object]) -> None:
+    """Refuse hooks of the peer that nothing calls here: silence would look like a callback that works."""
+    for callback in callbacks:
+        for hook, instead in NEVER_CALLED.items():
+            if callable(getattr(callback, hook, None)):
+                raise UsageError(
+                    f"callbacks: {type(callback).__name__}.{hook} is a context around the controller's own work, which "
+                    f"no user code runs in here; use {instead}"
+                )
 
 
 def named_callbacks() -> list[object]:
