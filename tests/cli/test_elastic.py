@@ -89,7 +89,7 @@ def finish(commands: Commands, run: str) -> list[dict[str, object]]:
 
 
 def transitions(entries: list[dict[str, object]], kind: str) -> list[dict[str, object]]:
-    found = [item for entry in entries for item in entry["transitions"]]  # type: ignore[union-attr,attr-defined]
+    found = [item for entry in entries for item in entry["transitions"]]  # type: ignore[attr-defined]
     return [item for item in found if item["kind"] == kind]
 
 
@@ -164,7 +164,7 @@ def test_a_node_that_breaks_twice_is_stayed_off_until_it_is_admitted(three: tupl
         lambda: status(commands, run)["state"] == "running" and status(commands, run)["attempt"] == 3, PATIENCE_S
     )
     ranks = status(commands, run)["ranks"]
-    assert sorted(rank["node"] for rank in ranks) == ["local-0", "local-2"]  # type: ignore[union-attr,index,attr-defined]
+    assert sorted(rank["node"] for rank in ranks) == ["local-0", "local-2"]  # type: ignore[attr-defined]
     story = commands.ok("replay", run).out
     assert "local-1 failed 2 times, and failure.node_exclude_after is 2; later attempts stay off it" in story
     assert commands("admit", run, "local-2").code == 1
