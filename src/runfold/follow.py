@@ -36,7 +36,7 @@ class Told:
 
 
 class Onlooker(Protocol):
-    """Who is told of a run, in the event loop; what it raises ends the following, as when nobody reads on."""
+    """Who is told of a run, in the event loop; raises nothing but `OSError`, when what it prints cannot be written."""
 
     def entry(self, told: Told) -> None:
         """Hear of an entry."""
@@ -80,16 +80,10 @@ class Following:
         self._chains: dict[int, _Chain] = {generation: _Chain()}
         self.ended = asyncio.Event()
         self._onlookers = onlookers
-        self._failed: Exception | None = None
+        self._failed: OSError | None = None
 
     def take(self, message: Delivered) -> None:
         """Fold a message of the log; what is not the next link is no entry and is left out."""
-        try:
-            self._take(message)
-        except Exception as error:  # noqa: BLE001  # raised where the end is waited for: it would come after no entry
-            self._fail(error)
-
-    def _take(self, message: Delivered) -> None:
         try:
             entry = decode_entry(message.data)
         except NotAnEntry:
@@ -125,12 +119,17 @@ class Following:
         if self.state is None or self.head is None:
             return
         told = Told(entry, self.state, self.head)
-        for onlooker in self._onlookers:
-            onlooker.entry(told)
-        if self.state.terminal:
-            self.ended.set()
+        try:
+            for onlooker in self._onlookers:
+                onlooker.entry(told)
+        except OSError as error:
+            self._fail(error)
+        finally:
+            # Whatever an onlooker did: nothing comes after this entry.
+            if self.state.terminal:
+                self.ended.set()
 
-    def _fail(self, error: Exception) -> None:
+    def _fail(self, error: OSError) -> None:
         self._onlookers, self._failed = (), self._failed or error
         self.ended.set()
 
@@ -143,14 +142,14 @@ class Following:
         try:
             for onlooker in self._onlookers:
                 onlooker.beat(beat)
-        except Exception as error:  # noqa: BLE001  # raised where the end is waited for
+        except OSError as error:
             self._fail(error)
 
     async def wait_ended(self) -> RunState:
         """Wait for the terminal entry and return the state after it.
 
         Raises:
-            BrokenPipeError: nobody reads what an onlooker prints; or whatever else one raised.
+            OSError: what an onlooker prints cannot be written; `BrokenPipeError` when nobody reads it.
         """
         await self.ended.wait()
         if self._failed is not None:

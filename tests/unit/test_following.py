@@ -126,3 +126,19 @@ async def test_what_an_onlooker_raises_reaches_who_waits_for_the_end() -> None:
         following.take(message(data))
     with pytest.raises(OSError, match="No space left"):
         await following.wait_ended()
+
+
+async def test_a_bug_in_an_onlooker_hides_no_end() -> None:
+    class Broken(Full):
+        def entry(self, told: Told) -> None:
+            if told.state.terminal:
+                raise ZeroDivisionError
+
+    following = Following("digits", (Broken(),))
+    run = Run(2).running().finishing()
+    *before, last = log_of(run.says(run.released()))
+    for data in before:
+        following.take(message(data))
+    with pytest.raises(ZeroDivisionError):
+        following.take(message(last))
+    assert (await following.wait_ended()).terminal
