@@ -12,6 +12,7 @@ import pytest
 
 from runfold.client import Client, open_client
 from runfold.events.entry import Entry
+from runfold.events.facts import Reported
 from runfold.events.requests import CheckpointNow, StopAtCheckpoint
 from runfold.events.state import RunState
 from runfold.events.transitions import CheckpointCommitted, RunContinued, TaskClosed, Warned
@@ -178,6 +179,30 @@ async def test_asynchronous_uploads_are_all_there_when_the_run_is_over(user: Com
     assert ran.committed == ran.there
     assert len(ran.committed) == 4
     assert ran.state.return_value == "returned"
+
+
+async def test_threads_save_in_every_way_while_processes_forked_from_their_rank_cannot(user: Commands) -> None:
+    ran = await run(user, "threads", "metrics_ranks=all")
+    assert ran.state.return_value == [7]
+    reports = [item for entry in ran.entries for item in entry.inputs if isinstance(item, Reported)]
+    saved = [item.checkpoint for item in reports if item.checkpoint is not None]
+    assert len(saved) == 9
+    assert ran.committed == ran.there == saved
+    for name in ran.committed:
+        assert {file.rank for file in whole(ran.storage, name).files} == {0}
+    for rank in range(2):
+        mine = [item for item in reports if item.rank == rank]
+        assert [item.index for item in mine] == list(range(18))
+        for k in range(3):
+            # Each thread's own are in the order in which it made them, whatever the mode.
+            assert [item.metrics["n"] for item in mine if item.metrics and item.metrics["thread"] == k] == [
+                0,
+                0,
+                1,
+                1,
+                2,
+                2,
+            ]
 
 
 @pytest.mark.parametrize(

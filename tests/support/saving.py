@@ -115,6 +115,39 @@ def uneven(config):
 uneven.__doc__ = None
 
 
+def threads(config):
+    """Three threads of rank 0 save three times each, in every way, while it forks processes that cannot report."""
+    import threading
+    rank, modes = runfold.get_context().get_world_rank(), runfold.CheckpointUploadMode
+
+    def work(k):
+        for n in range(3):
+            mode = modes.ASYNC if (k + n) % 2 else modes.SYNC
+            if rank == 0:
+                save(n, {"thread": k, "n": n}, checkpoint_upload_mode=mode)
+            else:
+                runfold.report({"thread": k, "n": n})
+            runfold.report({"thread": k, "n": n})
+
+    workers = [threading.Thread(target=work, args=(k,)) for k in range(3)]
+    for one in workers:
+        one.start()
+    codes = set()
+    for _ in range(5):
+        pid = os.fork()
+        if pid == 0:
+            code = 0
+            try:
+                runfold.report({"child": True})
+            except RuntimeError:
+                code = 7
+            os._exit(code)
+        codes.add(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    for one in workers:
+        one.join()
+    return sorted(codes)
+
+
 def beside(config):
     """Asynchronous uploads, then a return without waiting for them."""
     for step in range(4):
