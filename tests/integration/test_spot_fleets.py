@@ -25,7 +25,7 @@ PLACES_COUNT = 8
 
 def test_it_follows_both_fleets_and_loses_nothing_that_was_committed() -> None:
     words = ["--traces", str(FOLDER), "--within", str(WITHIN_S), "--places", str(PLACES_COUNT), "-o", "json"]
-    command = [sys.executable, SCRIPT, *words]
+    command = [sys.executable, str(SCRIPT), *words]
     done = subprocess.run(command, check=False, capture_output=True, timeout=BACKSTOP_S, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
