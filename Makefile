@@ -3,13 +3,14 @@
 
 PYTHON ?= python3
 VENV   ?= .venv
+RAY_VENV ?= .venv-ray
 BIN    := $(VENV)/bin
 
 # The repository root must never be on sys.path: a bare `import events` would find our folder.
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test simulate soak lint bench wheel-test clean
+.PHONY: help setup demo test test-ray simulate soak lint bench wheel-test clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +23,10 @@ demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, bre
 # Two at a time: tests that start brokers and processes stay steady on two cores. A file's tests share a process.
 test: lint  ## Lint, type-check, then run every test
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+# Ray is large: it has an environment of its own.
+test-ray: $(RAY_VENV)/.installed  ## Run the tests of the Ray pool, on clusters of several nodes on this machine
+	$(RAY_VENV)/bin/python -m pytest -n 2 --dist loadfile tests/on_ray tests/contract/test_pools.py $(PYTEST_ARGS)
 
 simulate: $(VENV)/.installed-dev  ## Play SEEDS=1000 seeds of all scenarios, or one with SCENARIO= and SEED= and all that happens in it
 	$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),1000) \
@@ -44,7 +49,7 @@ wheel-test: $(VENV)/.installed-dev  ## Build the wheel and try it in a second en
 	$(BIN)/python tests/wheel/check.py
 
 clean:  ## Remove the virtual environment and everything built
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
+	rm -rf $(VENV) $(RAY_VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage htmlcov
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -55,6 +60,11 @@ $(BIN)/python:
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,examples]'
 	@touch $@ $(VENV)/.installed-examples
+
+$(RAY_VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(RAY_VENV)
+	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,examples,ray]'
+	@touch $@
 
 $(VENV)/.installed-examples: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[examples]'

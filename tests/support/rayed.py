@@ -56,16 +56,21 @@ def train(config):
 
 
 class RayCluster:
-    """A cluster whose head has no room, and this process as one that looks at it. `close` ends all of it."""
+    """A cluster whose head has no room; `close` ends all of it. This process looks at it once it is asked to."""
 
     def __init__(self, **head: object) -> None:
-        self._ray: ModuleType = import_module("ray")
+        self._core: ModuleType = import_module("ray")
         make = import_module("ray.cluster_utils").Cluster
         options = {"num_cpus": 0, "include_dashboard": False, **SMALL, **head}
         self._cluster = make(initialize_head=True, head_node_args=options)
         self.address: str = self._cluster.address
         self.nodes: list[object] = []
-        self._ray.init(address=self.address, namespace="looking", log_to_driver=False, configure_logging=False)
+
+    @property
+    def _ray(self) -> ModuleType:
+        if not self._core.is_initialized():
+            self._core.init(address=self.address, namespace="looking", log_to_driver=False, configure_logging=False)
+        return self._core
 
     def add(self, cpus: int = 2, **options: object) -> object:
         """Add a node; return what `kill` and `drain` take."""
@@ -112,7 +117,7 @@ class RayCluster:
         """Return runfold's processes on the cluster's nodes."""
         here = [psutil.Process(info.process.pid) for node in self._all() for info in node.all_processes["raylet"]]  # type: ignore[attr-defined]  # as above
         below = [each for raylet in here if raylet.is_running() for each in raylet.children(recursive=True)]
-        return [each for each in below if _name(each).startswith(OURS)]
+        return [each for each in below if name_of(each).startswith(OURS)]
 
     @property
     def logs(self) -> Path:
@@ -131,11 +136,12 @@ class RayCluster:
 
     def close(self) -> None:
         """End everything."""
-        self._ray.shutdown()
+        self._core.shutdown()
         self._cluster.shutdown()
 
 
-def _name(process: psutil.Process) -> str:
+def name_of(process: psutil.Process) -> str:
+    """Return what a process is called; nothing when it has ended."""
     try:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
     except psutil.NoSuchProcess:
