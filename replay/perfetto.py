@@ -222,7 +222,7 @@ class _Tracks:
                 self.clocks.hear(entry, item)
             case RankStarted(rank=rank, attempt=attempt):
                 ts = micros(self.clocks.when(entry, item))
-                name = f"attempt {attempt}"
+                name = f"attempt {attempt}" + (f", life {item.life}" if item.life > 1 else "")
                 yield from self._begin(RANKS, rank, ts, name, {"attempt": attempt, "pid": item.pid})
             case RankReturned() | RankFailed() | RankExited():
                 yield from self._rank_ends(entry, item)
@@ -230,9 +230,9 @@ class _Tracks:
                 yield self._noted(FAILURES, entry, item)
             case PreemptionNoticed() | PreemptionCancelled() | CapacityChanged() | Queued() | PlacementFailed():
                 yield self._noted(NOTES, entry, item)
-            case MessageMalformed():
+            case MessageMalformed() | PlaceReplaced():
                 yield self._noted(NOTES, entry, item)
-            case Placed() | PlaceReplaced() | Released() | CheckpointSealed() | TaskEnded() | Request():
+            case Placed() | Released() | CheckpointSealed() | TaskEnded() | Request():
                 return  # what is decided on it has its place in the trace
             case JobTaken() | ControllerStarted() | LogCopied() | TimerFired():
                 return

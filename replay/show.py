@@ -40,6 +40,9 @@ def render_snapshot(snapshot: Snapshot, look: Look = PLAIN) -> Iterator[str]:
         ("control", f"{state.controller}, epoch {state.epoch}"),
         ("sources", "; ".join(f"{name} {it.incarnation}, folded {it.folded}" for name, it in state.sources.items())),
         ("pending", "; ".join(type(item.request).__name__ for item in state.pending)),
+        ("size", _size(state)),
+        ("notice", _notice(state)),
+        ("off", _kept_off(state)),
         ("dropped", _dropped(state)),
     ]
     for name, text in fields:
@@ -48,6 +51,31 @@ def render_snapshot(snapshot: Snapshot, look: Look = PLAIN) -> Iterator[str]:
     yield from _checkpoints(state, look)
     if state.group is not None:
         yield from _group(state.group, look)
+
+
+def _size(state: RunState) -> str:
+    """Return what is known of another size: asked for, planned, possible."""
+    room, plan = state.elastic.room, state.elastic.plan
+    told = [
+        f"{counted(state.wanted_workers, 'rank')} asked for" if state.wanted_workers is not None else "",
+        f"{counted(plan.num_workers, 'rank')} planned, from a checkpoint of report {plan.index} on" if plan else "",
+        f"room for {room.fits}" if room is not None and room.fits is not None else "",
+    ]
+    return "; ".join(filter(None, told))
+
+
+def _notice(state: RunState) -> str:
+    notice = state.notice
+    if notice is None:
+        return ""
+    when = "" if notice.unknown else f" at {notice.deadline_t:.3f} s"
+    return f"{', '.join(notice.nodes)} to be taken back{when}: {notice.reason}"
+
+
+def _kept_off(state: RunState) -> str:
+    """Return the nodes that later groups stay off."""
+    told = [f"{node} (excluded)" for node in state.excluded] + [f"{node} (taken back)" for node in state.away]
+    return ", ".join(told)
 
 
 def _timer(timer: RunningTimer, t: float) -> str:

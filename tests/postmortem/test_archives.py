@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from runfold.replay.audit import audit
 from runfold.replay.export import export_lines
+from runfold.replay.goodput import goodput
+from runfold.replay.perfetto import trace_bytes
 from runfold.replay.source import load
 from runfold.replay.verify import verify
 from support.catalogue import CASES, Case, check
 from support.hygiene import traces_of_the_machine
 
 ARCHIVES = Path(__file__).parent / "archives"
+SCHEMA = json.loads((Path(__file__).parents[1] / "support" / "chrome_trace.json").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
@@ -37,6 +42,13 @@ def test_its_archive_audits_clean_and_is_decided_again_as_it_was(case: Case) -> 
     # The whole stacks of ranks are not kept here: they tell of the machine.
     assert [found for found in audit(history).findings if "blob" not in found.what] == []
     assert verify(history).outcome == "agrees"
+
+
+def test_its_time_sums_exactly_and_its_trace_is_valid(case: Case) -> None:
+    history = load(ARCHIVES / case.name)
+    uses = goodput(history).uses_s
+    assert sum(round(part_s * 1_000_000) for part_s in uses.values()) == round(history.entries[-1].t * 1_000_000)
+    jsonschema.validate(json.loads(trace_bytes(history)), SCHEMA)
 
 
 def test_its_archive_tells_nothing_of_the_machine(case: Case) -> None:
