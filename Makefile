@@ -63,7 +63,7 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 
 $(RAY_VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(RAY_VENV)
-	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,examples,ray]'
+	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test,examples,ray,parquet]'
 	@touch $@
 
 $(VENV)/.installed-examples: pyproject.toml constraints.txt | $(BIN)/python

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
+from runfold import Result, get_result
 from runfold.client import Client, open_client
 from runfold.events.entry import Entry
 from runfold.events.facts import Reported
@@ -28,7 +30,7 @@ from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.storage import Storage, open_storage
 from support.commands import Commands
 from support.saving import SAVING
-from support.waiting import until, within
+from support.waiting import LOOK_EVERY_S, until, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -309,6 +311,22 @@ def test_the_commands(user: Commands) -> None:
     refused = user("stop", before)
     assert (refused.code, "--at-checkpoint" in refused.err) == (2, True)
     assert user("resume", "nobody").code == 4
+
+
+def test_a_run_of_a_service_tells_the_same_from_its_log_and_from_its_storage(user: Commands, tmp_path: Path) -> None:
+    """Nobody waited for it: the archiver puts its log beside its checkpoints."""
+    settings = [f"storage_path={tmp_path}", "storage_name=told", "config.steps=3", "checkpoint.num_to_keep=2"]
+    options = [word for setting in settings for word in ("--set", setting)]
+    run = user.ok("submit", "saving.py:trains", "--workers", "2", *options).out.strip()
+    user.ok("watch", run)
+    while not list((tmp_path / "told" / ".runfold").glob(f"run-{run}.*")):
+        time.sleep(LOOK_EVERY_S)
+    from_storage, from_log = Result.from_path(tmp_path / "told"), get_result(run, data=user.data)
+    assert from_storage == from_log
+    assert (from_storage.run, from_storage.state, from_storage.return_value) == (run, "finished", 0)
+    assert from_storage.metrics_dataframe.equals(from_log.metrics_dataframe)
+    assert from_storage.checkpoints_dataframe.equals(from_log.checkpoints_dataframe)
+    assert list(from_log.checkpoints_dataframe["kept"]) == [False, True, True]
 
 
 def test_ranks_of_several_nodes_make_one_checkpoint(runfold: Commands) -> None:
