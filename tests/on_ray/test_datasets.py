@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("ray", "pyarrow")),
-    reason="ray and pyarrow are not installed here; the CI step `ray` has them (pip install 'ray[data]')",
+    reason="ray and pyarrow are not installed here; `make test-ray` has them (pip install 'runfold[ray,parquet]')",
 )
 COUNT = 24
 
