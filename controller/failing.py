@@ -142,7 +142,7 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
         limit=choice.limit,
         others=others,
         replicas=replicas,
-        vacated=vacated(state.group, failures) if replicas else (),
+        vacated=vacated(state, failures, replicas),
         not_before_t=state.t + wait_s if replicas and wait_s > 0 else None,
         cause=cause,
         reason=reason,

@@ -14,6 +14,8 @@ from runfold.events.replicas import REPLACED_IN, find_replica, hit_by, members, 
 from runfold.events.transitions import ReplicaGroupReplaced
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from runfold.events.replicas import Replica
     from runfold.events.state import Group, Place, RunState
     from runfold.events.transitions import RankLaid
@@ -35,19 +37,25 @@ def failing(state: RunState, failures: tuple[Failure, ...]) -> tuple[int, ...]:
     hit = frozenset(number for failure in failures for number in hit_by(group, failure, size))
     if not any(_trains_on(group, number, size) for number in _numbers(group, size) if number not in hit):
         return ()
-    places = {laid.place for number in hit for laid in _laid(group, number, size)}
-    left = vacated(group, failures)
+    places = _places(group, hit, size)
+    left = vacated(state, failures, hit)
     if not all(group.places[i].healthy or group.places[i].left is not None or i in left for i in places):
         return ()
     return () if any(_lights(group, group.places[i]) for i in left) else tuple(sorted(hit))
 
 
-def vacated(group: Group, failures: tuple[Failure, ...]) -> tuple[int, ...]:
-    """Return the places, by number, that are gone with these failures, or about to be."""
+def vacated(state: RunState, failures: tuple[Failure, ...], replicas: Iterable[int]) -> tuple[int, ...]:
+    """Return the places of these replica groups, by number, that are gone with the failures, or about to be."""
+    group, size = state.group, size_of(state)
+    if group is None or size is None:
+        return ()
     taken = {failure.node for failure in failures if failure.kind == "preempted"}
-    return tuple(
-        i for i, place in enumerate(group.places) if place.left is None and (place.lost or place.node in taken)
-    )
+    here = ((i, group.places[i]) for i in _places(group, replicas, size) if group.places[i].left is None)
+    return tuple(i for i, place in here if place.lost or place.node in taken)
+
+
+def _places(group: Group, replicas: Iterable[int], size: int) -> list[int]:
+    return sorted({laid.place for number in replicas for laid in _laid(group, number, size)})
 
 
 def _lights(group: Group, place: Place) -> bool:
@@ -82,14 +90,14 @@ def bring_back(state: RunState, group: Group) -> tuple[ReplicaGroupReplaced, ...
         if one.down and one.not_before_t <= state.t and all(group.places[laid.place].healthy for laid in one.laid)
     ]
     first = max(rank.index for rank in group.ranks) + 1
-    return tuple(_replaced(state, group, one, first) for one in due)
+    others = len(group.layout) // len(due[0].laid) if due else 0
+    return tuple(_replaced(state, group, one, first, others) for one in due)
 
 
-def _replaced(state: RunState, group: Group, one: Replica, first: int) -> ReplicaGroupReplaced:
+def _replaced(state: RunState, group: Group, one: Replica, first: int, others: int) -> ReplicaGroupReplaced:
     layout = tuple(replace(laid, life=one.life) for laid in one.laid)
     start = state.checkpoint.name if state.checkpoint is not None else None
     nodes = listed(list(dict.fromkeys(group.places[laid.place].node for laid in layout)))
-    others = len(group.ranks) // max(len(layout), 1) - 1
     begins = f"from {start}" if start is not None else "from nothing"
     return ReplicaGroupReplaced(
         group=one.group,

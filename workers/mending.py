@@ -52,6 +52,7 @@ def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> 
                 run=f"{assignment.run}{key}{PREFIX}{number}",
                 num_workers=place.slots,
                 strategy="STRICT_PACK",
+                mends=True,
                 excluded=tuple(sorted({*assignment.excluded_nodes, *taken})),
                 selectors=demand.selectors[:1] if len(demand.selectors) == 1 else (),
             )

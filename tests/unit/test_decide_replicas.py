@@ -184,6 +184,14 @@ def test_given_survivors_that_return_while_a_place_is_waited_for_then_the_run_wa
     assert run.name == "running"
 
 
+def test_given_a_place_whose_ranks_had_all_returned_then_it_is_not_used_again() -> None:
+    run = Run(3, nodes=("node-a", "node-b", "node-c"), failure=FailureConfig(max_failures=3), replica_size=1).running()
+    run.says(run.returned(2)).says(run.runner_lost("node-c"))
+    assert run.said == ()
+    run.says(run.runner_lost("node-b"))
+    assert (run.the(FailureDecided).replicas, run.the(FailureDecided).vacated) == ((1,), (1,))
+
+
 def test_given_another_place_that_is_lost_before_it_is_used_then_the_next_one_is_wanted() -> None:
     run = at_work(4, nodes=2)
     run.says(run.runner_lost("node-b")).join("node-c").says(run.place_again(1, "node-c", 2))

@@ -48,6 +48,7 @@ def test_for_a_place_that_was_left_another_is_asked_for_off_the_nodes_of_the_gro
         num_workers=2,
         resources={"CPU": 1.0},
         strategy="STRICT_PACK",
+        mends=True,
         excluded=("node-a", "node-z"),
     )
 
@@ -98,3 +99,13 @@ def test_slots_of_one_node_are_given_back_alone() -> None:
     assert slots.grant()[0].places == (PlaceOffer(node="node-b", slots=1),)
     slots.release("a")
     assert slots.free == 1
+
+
+def test_who_holds_places_already_comes_before_who_waits_for_them() -> None:
+    slots = Slots({"node-a": {"CPU": 1.0}, "node-b": {"CPU": 1.0}})
+    slots.ask(Demand(run="first", attempt=1, num_workers=2, resources={"CPU": 1.0}, accepted_at="1"))
+    slots.grant()
+    slots.part("first", "node-b")
+    slots.ask(Demand(run="waits", attempt=1, num_workers=2, resources={"CPU": 1.0}, accepted_at="0", priority=9))
+    slots.ask(Demand(run="first/place-1", attempt=1, num_workers=1, resources={"CPU": 1.0}, mends=True))
+    assert [granted.demand.run for granted in slots.grant()] == ["first/place-1"]

@@ -24,7 +24,7 @@ class Demand(Value, frozen=True, kw_only=True):
     """What a run's group needs: so many ranks, each with these resources.
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
-    `accelerator_type` is one that a cluster knows of its nodes.
+    `accelerator_type` is one that a cluster knows of its nodes. `mends`: it is for another place of a group at work.
     """
 
     run: str
@@ -36,12 +36,16 @@ class Demand(Value, frozen=True, kw_only=True):
     strategy: PlacementStrategy = "PACK"
     excluded: tuple[str, ...] = ()
     selectors: tuple[dict[str, str], ...] = ()
+    mends: bool = False
     accelerator_type: str | None = None
 
     @property
-    def order(self) -> tuple[int, str, str]:
-        """Who comes first: higher priority, earlier acceptance, then the name."""
-        return (-self.priority, self.accepted_at, self.run)
+    def order(self) -> tuple[bool, int, str, str]:
+        """Who comes first: who holds places already, higher priority, earlier acceptance, then the name.
+
+        A group at work that has lost a place would else wait for those who wait for its other places.
+        """
+        return (not self.mends, -self.priority, self.accepted_at, self.run)
 
 
 class Waiting(Value, frozen=True, kw_only=True):

@@ -18,6 +18,7 @@ from runfold.events.state import Errored, Finished, RunState
 from runfold.events.transitions import (
     AttemptStarted,
     FailureDecided,
+    ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
     ResizePlanned,
@@ -131,14 +132,17 @@ def status_tells_the_log(outcome: Outcome, run: str, history: History) -> Findin
 
 
 def once(outcome: Outcome, run: str, history: History) -> Findings:
-    """One attempt spends at most one unit; units spent are those in the log; the end is the last thing decided."""
+    """One attempt spends at most one unit, and one for each replacement in it; units spent are those in the log.
+
+    The end is the last thing decided.
+    """
     transitions = [item for entry in history.entries for item in entry.transitions]
     attempts = [item.attempt for item in transitions if isinstance(item, AttemptStarted)]
     if attempts != list(range(1, len(attempts) + 1)):
         yield f"attempts {attempts}"
     decided = [item for item in transitions if isinstance(item, FailureDecided)]
-    spent = [item for item in decided if item.budget is not None and item.decision == "retry"]
-    for attempt, units in Counter(item.failure.attempt for item in spent).items():
+    spent = [item for item in decided if item.budget is not None and item.decision in ("retry", "replace")]
+    for attempt, units in Counter(item.failure.attempt for item in spent if item.decision == "retry").items():
         if units > 1:
             yield f"attempt {attempt} spent {units} units"
     budgets = folded(history).budgets if history.links else {}
@@ -148,9 +152,9 @@ def once(outcome: Outcome, run: str, history: History) -> Findings:
     end = [k for k, item in enumerate(transitions) if isinstance(item, StateChanged) and item.to_state in ENDS]
     if end and end != [len(transitions) - 1]:
         yield "something was decided after the end"
-    for (who, attempt, rank), times in outcome.world.truth.entered.items():
+    for (who, attempt, rank, life), times in outcome.world.truth.entered.items():
         if who == run and times > 1:
-            yield f"rank {rank} of attempt {attempt} entered user code {times} times"
+            yield f"life {life} of rank {rank} of attempt {attempt} entered user code {times} times"
 
 
 def in_bounds(outcome: Outcome, run: str, history: History) -> Findings:
@@ -166,9 +170,11 @@ def in_bounds(outcome: Outcome, run: str, history: History) -> Findings:
 
 def reports_folded_once(outcome: Outcome, run: str, history: History) -> Findings:
     """Each rank's reports are in the log once, in order, without a hole; all of them, where it returned in time."""
-    seen: dict[tuple[int, int], list[int]] = {}
-    returned: dict[tuple[int, int], int] = {}
+    seen: dict[tuple[int, int, int], list[int]] = {}
+    returned: dict[tuple[int, int, int], int] = {}
+    first: dict[tuple[int, int, int], int] = {}
     known: set[tuple[str, int, int]] = set()
+    attempt = 0
     for entry in history.entries:
         for item in entry.inputs:
             # A copy that comes after its source has another incarnation is written down again, and not folded.
@@ -176,14 +182,20 @@ def reports_folded_once(outcome: Outcome, run: str, history: History) -> Finding
                 continue
             known.add((item.source, item.incarnation, item.number))
             if isinstance(item, Reported):
-                seen.setdefault((item.attempt, item.rank), []).append(item.index)
+                seen.setdefault((item.attempt, item.rank, item.life), []).append(item.index)
             elif isinstance(item, RankReturned):
-                returned[item.attempt, item.rank] = item.reports
-    for (attempt, rank), indexes in seen.items():
-        if indexes != list(range(len(indexes))) or len(indexes) > outcome.world.truth.reported[run, attempt, rank]:
-            yield f"reports of rank {rank} of attempt {attempt}: {indexes}"
+                returned[item.attempt, item.rank, item.life] = item.reports
+        attempt = max((item.attempt for item in entry.transitions if isinstance(item, AttemptStarted)), default=attempt)
+        for item in entry.transitions:
+            if isinstance(item, ReplicaGroupReplaced):
+                first.update({(attempt, laid.rank, laid.life): item.first for laid in item.layout})
+    for (attempt, rank, life), indexes in seen.items():
+        start = first.get((attempt, rank, life), 0)
+        end = outcome.world.truth.reported[run, attempt, rank, life]
+        if indexes != list(range(start, start + len(indexes))) or start + len(indexes) > end:
+            yield f"reports of life {life} of rank {rank} of attempt {attempt}: {indexes}"
     for who, count in returned.items():
-        folded_count = len(seen.get(who, []))
+        folded_count = first.get(who, 0) + len(seen.get(who, []))
         if folded_count != count:
             yield f"rank {who[1]} of attempt {who[0]} returned after {count} reports, {folded_count} are folded"
 

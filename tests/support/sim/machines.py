@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from runfold.controller.host import Setting
 from runfold.controller.leases import NameTaken
@@ -156,7 +157,11 @@ class User:
         await self._ask(run, "notice", NoticePreemption(id=f"notice-{run}", nodes=(node,), within_s=within_s))
         if dice.random() < 0.5:
             await asyncio.sleep(dice.uniform(0.0, 5.0))
-            await self._ask(run, "cancel", CancelPreemption(id=f"cancel-{run}", nodes=(node,)))
+        else:
+            # What is taken back comes back in the end, or a run would wait for it for ever.
+            while not self._world.is_calm:
+                await asyncio.sleep(ASK_AGAIN_S)
+        await self._ask(run, "cancel", CancelPreemption(id=f"cancel-{run}", nodes=(node,)))
 
     async def _later(self, run: str) -> None:
         """Wait some time after the run has come to be."""
@@ -198,6 +203,15 @@ def draw_scaling(world: World, most: int) -> ScalingConfig:
     return ScalingConfig(num_workers=(dice.randint(1, most), most), elastic_resize_monitor_interval_s=dwell_s)
 
 
+def draw_replicas(world: World, scaling: ScalingConfig) -> ScalingConfig:
+    """Draw whether the ranks have replica groups, and of which size."""
+    scenario, dice, count = world.scenario, world.dice, scaling.num_workers
+    if not scenario.replicas or dice.random() >= scenario.replicas or not isinstance(count, int):
+        return scaling
+    sizes = [size for size in range(1, count + 1) if count % size == 0]
+    return replace(scaling, replica_group_size=dice.choice(sizes))
+
+
 def draw_job(world: World, run: str) -> Job:
     """Draw what is asked for."""
     scenario, dice = world.scenario, world.dice
@@ -205,7 +219,7 @@ def draw_job(world: World, run: str) -> Job:
     return Job(
         id=run,
         entrypoint="pack.mod:train",
-        scaling=draw_scaling(world, min(dice.randint(*scenario.workers), most)),
+        scaling=draw_replicas(world, draw_scaling(world, min(dice.randint(*scenario.workers), most))),
         failure=FailureConfig(
             max_failures=dice.randint(*scenario.max_failures),
             max_hangs=scenario.max_hangs,

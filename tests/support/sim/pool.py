@@ -7,6 +7,8 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Final, cast
 
+from msgspec.structs import replace
+
 from runfold.events.assignment import Assignment
 from runfold.events.facts import PlaceOffer
 from runfold.workers.desk import Desk, Site
@@ -102,8 +104,8 @@ class SimDesk(Desk):
         super().__init__(assignment, facts, site, start, on_change, settled_s)
         self._world, self._who = world, who
 
-    def _start(self, place: PlaceOffer, demand: Demand, secret: bytes) -> pools.Watched:
-        runner = SimRunner(self._world, demand, place)
+    def _start(self, place: PlaceOffer, demand: Demand) -> pools.Watched:
+        runner = SimRunner(self._world, replace(demand, run=self.assignment.run), place)
         runner.start()
         return cast("pools.Watched", Watched(self._who, runner, self._on_change, found=False))
 

@@ -43,10 +43,12 @@ class Fate:
 class SimRank:
     """One life of a rank."""
 
-    def __init__(self, world: World, runner: SimRunner, attempt: int, laid: RankLaid, world_size: int) -> None:
+    def __init__(self, world: World, runner: SimRunner, attempt: int, laid: RankLaid) -> None:
         self.over = False
         self.attempt, self.rank = attempt, laid.rank
-        self._world, self._runner, self._laid, self._world_size = world, runner, laid, world_size
+        self._world, self._runner, self._laid = world, runner, laid
+        self._scope = runner.scope(laid.rank)
+        self._first = runner.first(self._scope)
         self._asked_s: float | None = None
         self._killed = False
         self._told = False
@@ -55,7 +57,7 @@ class SimRank:
         self._index = -1
         self._fate = draw_fate(world)
         self._task: asyncio.Task[None] | None = None
-        world.mates((runner.run, attempt)).append(self)
+        world.mates(runner.run, self._scope).append(self)
 
     @property
     def held(self) -> Held:
@@ -116,24 +118,24 @@ class SimRank:
         runner.say(RankStarted, self.attempt, rank=self.rank, life=self._laid.life, pid=runner.pid, next_port=4000)
         if not await self._meets(HUB_CONNECT_TIMEOUT_S):
             world.truth.harm(Harm(runner.run, "cut", self.attempt, runner.node, self.rank))
-            self._fail("rendezvous", "RendezvousError", f"{runner.hub} cannot be reached")
+            self._fail("rendezvous", "RendezvousError", f"{runner.hub(self._scope)} cannot be reached")
             self._ended(1, None)
             return
-        await world.all_loaded(runner.run, self.attempt, self._world_size)
+        await world.all_loaded(runner.run, self._scope)
         self._entered = True
-        world.truth.enters(runner.run, self.attempt, self.rank)
+        world.truth.enters(runner.run, self.attempt, self.rank, self._laid.life)
         for index in range(fate.reports):
             await asyncio.sleep(dice.uniform(*world.scenario.ranks.step_s))
             await self._meets()
             if fate.trouble is not None and index == fate.fails_at:
                 break
-            self._index = index
+            self._index = self._first + index
             runner.say(
                 Reported,
                 self.attempt,
                 rank=self.rank,
                 life=self._laid.life,
-                index=index,
+                index=self._index,
                 metrics={"loss": round(1 / (index + 1), 3)} if self.rank == 0 else None,
             )
         if fate.trouble is not None:
@@ -142,14 +144,15 @@ class SimRank:
                 await asyncio.Event().wait()
             return
         self._told = self._returned = True
-        runner.say(RankReturned, self.attempt, rank=self.rank, life=self._laid.life, reports=fate.reports)
+        reports = self._first + fate.reports
+        runner.say(RankReturned, self.attempt, rank=self.rank, life=self._laid.life, reports=reports)
         self._ended(0, None)
 
     async def _meets(self, timeout_s: float = math.inf) -> bool:
         """Wait until the ranks' meeting point can be reached: what is sent over a cut waits in its connection."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
-        while not self._world.meet(self._runner.node, self._runner.hub):
+        while not self._world.meet(self._runner.node, self._runner.hub(self._scope)):
             if loop.time() >= deadline:
                 return False
             await asyncio.sleep(RETRY_S)
@@ -171,7 +174,7 @@ class SimRank:
                 self._ended(None, SIGKILL, oom=True)
             case "hang":
                 return
-        for mate in self._world.mates((self._runner.run, self.attempt)):
+        for mate in self._world.mates(self._runner.run, self._scope):
             if mate is not self and self._world.net.happens(MATES_NOTICE):
                 wait_s = self._world.dice.uniform(*MATES_NOTICE_S)
                 asyncio.get_running_loop().call_later(wait_s, mate.break_off, self.rank)

@@ -19,6 +19,7 @@ from runfold.workers.plan import ABANDONED_GRACE_S, EndRank, Held, Leave, Ordere
 from runfold.workers.pools.local import Demand
 from runfold.workers.pulse import beat
 from runfold.workers.runner import EXIT_DONE, LEAVE_TIMEOUT_S, REPORT_FLUSH_S
+from runfold.workers.scope import Scope, given_to, scope_of
 from support.sim.connection import SimConnection, SimFacts, watch_assignments
 from support.sim.process import Process
 from support.sim.rank import SimRank
@@ -161,7 +162,7 @@ class SimRunner:
     def _start(self, attempt: int, laid: RankLaid) -> None:
         self.attempt = attempt
         self._newest[laid.rank] = (attempt, laid.life)
-        rank = SimRank(self._world, self, attempt, laid, self._world_size)
+        rank = SimRank(self._world, self, attempt, laid)
         self.ranks[laid.rank] = rank
         rank.begin()
 
@@ -174,17 +175,21 @@ class SimRunner:
         """Return every rank at a glance."""
         return tuple(rank.beat for rank in self.ranks.values())
 
-    @property
-    def hub(self) -> str:
-        """The node where the ranks meet: that of rank 0."""
+    def hub(self, scope: Scope) -> str:
+        """The node where the ranks of a scope meet: that of its first."""
         shown = self._assignment
-        if shown is None or not shown.layout:
-            return self.node
-        return shown.places[shown.layout[0].place].node
+        first = next((laid for laid in shown.layout if laid.rank == scope.first), None) if shown is not None else None
+        return self.node if shown is None or first is None else shown.places[first.place].node
 
-    @property
-    def _world_size(self) -> int:
-        return len(self._assignment.layout) if self._assignment is not None else 0
+    def scope(self, rank: int) -> Scope:
+        """Return whom a rank meets."""
+        shown = self._assignment
+        return scope_of(shown, rank) if shown is not None else Scope(attempt=0, first=0, size=1)
+
+    def first(self, scope: Scope) -> int:
+        """Return the number of the first report of who meets there."""
+        given = given_to(self._assignment, scope) if self._assignment is not None else None
+        return given.first if given is not None else 0
 
     def say(self, kind: type[F], attempt: int, **fields: object) -> None:
         """Say a fact of an attempt; the spool fills in incarnation and number."""

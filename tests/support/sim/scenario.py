@@ -96,6 +96,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     notices: float = 0.0
     elastic: float = 0.0
     """How likely a run is elastic, from 1 rank or more up to its workers."""
+    replicas: float = 0.0
+    """How likely a run has replica groups, of one rank or more."""
     dwell_s: Range = (1.0, 10.0)
     """How long an elastic run keeps a size."""
     restarts_s: Range = (0.0, 8.0)

@@ -70,11 +70,11 @@ class Truth:
     assignments: dict[str, list[bytes]] = field(default_factory=dict)
     inboxes: dict[str, list[Said]] = field(default_factory=dict)
     said_facts: dict[str, list[AnyFact]] = field(default_factory=dict)
-    reported: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    returned: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    reported: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
+    returned: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
     sources: list[Facts] = field(default_factory=list)
     runners: list[SimRunner] = field(default_factory=list)
-    entered: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    entered: dict[tuple[str, int, int, int], int] = field(default_factory=dict)
     """How often user code was entered, by run, attempt and rank."""
     _heads: dict[str, set[tuple[int, str]]] = field(default_factory=dict)
 
@@ -126,13 +126,13 @@ class Truth:
     def fact(self, run: str, fact: AnyFact) -> None:
         """Note what a source said, as it said it."""
         if isinstance(fact, Reported):
-            self.reported[run, fact.attempt, fact.rank] = fact.index + 1
+            self.reported[run, fact.attempt, fact.rank, fact.life] = fact.index + 1
         elif isinstance(fact, RankReturned):
-            self.returned[run, fact.attempt, fact.rank] = fact.reports
+            self.returned[run, fact.attempt, fact.rank, fact.life] = fact.reports
 
-    def enters(self, run: str, attempt: int, rank: int) -> None:
+    def enters(self, run: str, attempt: int, rank: int, life: int) -> None:
         """Note that user code is entered: once an attempt, a rank and a life."""
-        key = (run, attempt, rank)
+        key = (run, attempt, rank, life)
         self.entered[key] = self.entered.get(key, 0) + 1
 
     def harm(self, harm: Harm) -> None:

@@ -14,6 +14,7 @@ from support.sim.scenario import Scenario
 from support.sim.truth import Truth
 
 if TYPE_CHECKING:
+    from runfold.workers.scope import Scope
     from support.sim.rank import SimRank
 
 USER: Final = "user"
@@ -49,8 +50,8 @@ class World:
     archiver_mortality: float = 0.0
     """How likely the archiver dies before a write."""
     boots: int = 0
-    _mates: dict[tuple[str, int], list[SimRank]] = field(default_factory=dict)
-    _loaded: dict[tuple[str, int], list[asyncio.Event]] = field(default_factory=dict)
+    _mates: dict[tuple[str, Scope], list[SimRank]] = field(default_factory=dict)
+    _loaded: dict[tuple[str, Scope], list[asyncio.Event]] = field(default_factory=dict)
 
     def process(self, name: str) -> Process:
         """Return a new process at an address of the net."""
@@ -63,16 +64,16 @@ class World:
         self.crashes.append((task, error))
         self.truth.note(f"CRASHED: {task}: {error!r}")
 
-    def mates(self, group: tuple[str, int]) -> list[SimRank]:
-        """Return the ranks that an attempt of a run has had."""
-        return self._mates.setdefault(group, [])
+    def mates(self, run: str, scope: Scope) -> list[SimRank]:
+        """Return the ranks of a run that have met in a scope."""
+        return self._mates.setdefault((run, scope), [])
 
-    async def all_loaded(self, run: str, attempt: int, world_size: int) -> None:
-        """Wait at an attempt's barrier until all its ranks have come."""
-        loaded = self._loaded.setdefault((run, attempt), [])
+    async def all_loaded(self, run: str, scope: Scope) -> None:
+        """Wait at a scope's barrier until all its ranks have come."""
+        loaded = self._loaded.setdefault((run, scope), [])
         come = asyncio.Event()
         loaded.append(come)
-        if len(loaded) >= world_size:
+        if len(loaded) >= scope.size:
             for mate in loaded:
                 mate.set()
         await come.wait()
