@@ -127,6 +127,8 @@ def _check(job: Job) -> None:
             raise Refused("$.id", f"{job.id!r}: ids 'job-<digits>' are given by runfold and cannot be asked for")
     for path, entrypoint in _entrypoints(job):
         if not any(form.fullmatch(entrypoint) for form in (_FILE_ENTRY, _MODULE_ENTRY, _BLOB_ENTRY)):
+            if entrypoint.endswith(".py"):
+                raise Refused(path, f"{entrypoint!r} names no function: write it as {entrypoint}:function")
             raise Refused(path, f"{entrypoint!r} is none of module:function, file.py:function, blob:sha256:<digest>")
     for hook in job.hooks.gates:
         if hook not in GATES:

@@ -70,6 +70,15 @@ class Where:
                 if (address := answering(folder)) is not None:
                     yield replace(address, once=True)
 
+    def make(self) -> None:
+        """Make the data directory; raise `UsageError` where there can be none."""
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"--data: {self.data_dir} cannot be created: {error.strerror}; name another one by --data DIR"
+            ) from error
+
     @property
     def stopped(self) -> bool:
         """Whether the data directory is that of a service that does not run now."""

@@ -34,6 +34,9 @@ def user(served: Commands) -> Commands:
         (("run", "jobs.py:ok", "--set", "scaling.placement_strategy=FOO"), "must be one of PACK, SPREAD"),
         (("abort", "some-run", "--reason", " "), "--reason must say why"),
         (("ls", "--data", "nowhere"), "there is no directory"),
+        (("up", "--data", "/proc/x"), "/proc/x cannot be created"),
+        (("run", "jobs.py:ok", "--data", "/proc/x"), "/proc/x cannot be created"),
+        (("run", "jobs.py"), "write it as jobs.py:function"),
     ],
 )
 def test_what_cannot_be_asked_for_is_told_in_plain_words(runfold: Commands, words: tuple[str, ...], said: str) -> None:

@@ -33,7 +33,7 @@ def command(
 ) -> None:
     """List the runs of the service and of the archive, the newest first."""
     where = find(data, server, context)
-    if data is not None and where.named is None and not where.data_dir.is_dir():
+    if data is not None and where.named is None and not where.data_dir.exists():
         raise UsageError(f"--data: there is no directory {where.data_dir}")
     if refused:
         jobs = asyncio.run(list_refused(where))

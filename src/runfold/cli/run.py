@@ -44,6 +44,8 @@ def command(
     if nodes > 1 and service is not None:
         raise UsageError("--nodes: a service answers here, and has nodes of its own; see `runfold up --nodes`")
     job = job_of(where, service, target, workers, settings, name)
+    if service is None:
+        where.make()
     early = start_early(where, job) if service is None else None
     # Only now: the children load what they need at the same time.
     from runfold.cli.running import run_and_show

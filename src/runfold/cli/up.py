@@ -81,6 +81,7 @@ def command(
     if not 1 <= controllers <= CONTROLLERS_MAX_COUNT:
         raise UsageError(f"--controllers: must be 1 to {CONTROLLERS_MAX_COUNT}, not {controllers}")
     where = find(data)
+    where.make()
     plan = Plan(
         where.data_dir,
         where.settings.namespace,
