@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Coroutine
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -17,6 +19,7 @@ from runfold.workers.foresee import foreseen
 from runfold.workers.handle import RankHandle
 from runfold.workers.limits import SPARES_AFTER_S, WARM_WAIT_S
 from runfold.workers.link import Failed, Imported, Start
+from runfold.workers.logs import log_bug
 from runfold.workers.nest import Nest
 from runfold.workers.spawner import Spawner
 
@@ -38,7 +41,7 @@ class Brooder:
         self._hurried = asyncio.Event()
         self._said: set[str] = set()
         self._unfit = False
-        self._foreseeing: asyncio.Future[None] | None = None
+        self._foreseeing: asyncio.Task[None] | None = None
         self._providing: asyncio.Task[None] | None = None
 
     async def rank_for(self, start: Start) -> RankHandle:
@@ -46,8 +49,9 @@ class Brooder:
         if not _may_be_warm(start):
             return await RankHandle.fork(self._cold)
         if self._foreseeing is None:
-            self._foreseeing = asyncio.ensure_future(self._foresee(start))
-        await asyncio.shield(self._foreseeing)
+            self._foreseeing = self._aside(self._foresee(start), "what ranks will import is not foreseen")
+        # Not awaited itself: a guess that fails is no guess, and ends no rank.
+        await asyncio.wait([self._foreseeing])
         coming = self._coming
         if self._nest is None and coming is not None and coming.waited_for and _same(coming.warmth, _warmth(start, [])):
             await self._wait_for(coming)
@@ -77,7 +81,7 @@ class Brooder:
         """Fork spares once the ranks are at work: not while they start."""
         if self._providing is not None:
             self._providing.cancel()
-        self._providing = asyncio.create_task(_provide(nest), name="spare ranks")
+        self._providing = self._aside(_provide(nest), "there are no spare ranks")
 
     def _learn(self, start: Start, imported: Imported) -> None:
         """Import what a rank has imported in advance for those to come, if it is new."""
@@ -117,7 +121,9 @@ class Brooder:
         old = list(self._old)
         for task in old:
             task.cancel()
-        await asyncio.gather(*old, *(nest.close() for nest in nests), return_exceptions=True)
+        ending = [self._aside(nest.close(), "a warm process has not ended") for nest in nests]
+        if old or ending:
+            await asyncio.wait([*old, *ending])
 
     async def _foresee(self, start: Start) -> None:
         modules = await asyncio.to_thread(foreseen, start)
@@ -170,9 +176,15 @@ class Brooder:
             _LOG.warning("%s ranks are started cold, importing by themselves: %s", self._where, reason)
 
     def _end(self, nest: Nest) -> None:
-        task = asyncio.create_task(_end_when_idle(nest), name="end of a warm process")
+        task = self._aside(_end_when_idle(nest), "a warm process has not ended")
         self._old[task] = nest
         task.add_done_callback(lambda done: self._old.pop(done, None))
+
+    def _aside(self, doing: Coroutine[object, object, None], bug: str) -> asyncio.Task[None]:
+        """Do something beside the ranks, which a bug in it does not reach."""
+        task = asyncio.create_task(doing, name=bug)
+        task.add_done_callback(partial(log_bug, what=f"{self._where} {bug}"))
+        return task
 
 
 async def _provide(nest: Nest) -> None:

@@ -7,6 +7,7 @@ tell it; what is too much is imported in vain.
 from __future__ import annotations
 
 import ast
+import os.path
 import pickletools
 import sys
 from collections.abc import Iterable, Iterator
@@ -64,7 +65,7 @@ def _read(file: Path) -> bytes:
     try:
         with file.open("rb") as opened:
             return opened.read(FORESEEN_SOURCE_MAX_BYTES)
-    except OSError:
+    except (OSError, ValueError):
         return b""
 
 
@@ -95,9 +96,11 @@ def _own(name: str, folders: list[Path]) -> list[Path]:
         found: list[Path] = []
         at = folder
         for part in name.split("."):
+            files = (at / f"{part}.py", at / part / "__init__.py")
             at /= part
-            found += [file for file in (at.with_suffix(".py"), at / "__init__.py") if file.is_file()]
-        if found or (folder / name.partition(".")[0]).is_dir():
+            # Not the methods of Path: they raise for names that no file can have, and where nobody may look.
+            found += [file for file in files if os.path.isfile(file)]  # noqa: PTH113
+        if found or os.path.isdir(folder / name.partition(".")[0]):  # noqa: PTH112
             return found
     return []
 

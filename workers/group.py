@@ -19,6 +19,7 @@ from runfold.workers.facts import Facts
 from runfold.workers.inventory import Inventory
 from runfold.workers.life import RankLife
 from runfold.workers.link import Collected, Inquire, Noticed, Refused, Wish
+from runfold.workers.logs import log_bug
 from runfold.workers.meeting import Meetings
 from runfold.workers.outlet import Outlet
 from runfold.workers.output import OutputCut
@@ -165,7 +166,11 @@ class RankGroup:
     def _close_later(self, closing: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(closing)
         self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        task.add_done_callback(self._closed)
+
+    def _closed(self, task: asyncio.Task[None]) -> None:
+        self._closing.discard(task)
+        log_bug(task, f"{self._spec.run}: something of its ranks")
 
     # --- what an attempt needs
 

@@ -91,6 +91,11 @@ def test_what_is_missing_is_nothing_to_foresee(tmp_path: Path) -> None:
     assert foreseen(start(tmp_path, "nosuch.module:train")) == []
 
 
+@pytest.mark.parametrize("source", ["a" * 300, f"{'a' * 300}.py", "a\0b.py", "/", "..a", "a/b"])
+def test_a_name_that_no_file_can_have_is_nothing_to_foresee(tmp_path: Path, source: str) -> None:
+    assert foreseen(start(tmp_path, f"{source}:train")) == []
+
+
 @pytest.mark.parametrize(
     ("path", "found"),
     [
