@@ -118,11 +118,14 @@ class Lighthouse:
             self._held.close()
 
     async def _keep(self, arguments: dict[str, Json]) -> None:
+        said = ""
         while True:
             try:
                 await self._shine(arguments)
             except (SpawnError, LinkError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-                _LOG.warning("the lighthouse at %s is out, and lit again: %s", self.address, error)
+                # What keeps it from starting may do so for as long as the ranks look for it: said once.
+                if said != (said := str(error)):
+                    _LOG.warning("the lighthouse at %s is out, and lit again and again: %s", self.address, error)
             await asyncio.sleep(AGAIN_AFTER_S)
 
     async def _shine(self, arguments: dict[str, Json]) -> None:
