@@ -31,7 +31,8 @@ class RankSeen(Value, frozen=True, kw_only=True):
     """A rank as it was found.
 
     `where` is the innermost frame of the user's code in its main thread; `waits_in` the collective it takes part in;
-    `stacks` the digest of the blob with the stacks of all its threads; `trouble` why there are none.
+    `stacks` the digest of the blob with the stacks of all its threads; `trouble` why there are none. `nccl` is what
+    NCCL itself says of the job, where it answers.
     """
 
     rank: int
@@ -41,12 +42,14 @@ class RankSeen(Value, frozen=True, kw_only=True):
     waits_in: str | None = None
     stacks: str | None = None
     trouble: str | None = None
+    nccl: str | None = None
 
     @property
     def words(self) -> str:
         """What it was doing, in words."""
         what = f"{DOING[self.doing]} in {self.waits_in}" if self.waits_in is not None else DOING[self.doing]
-        return f"{what}, at {self.where}" if self.where is not None else what
+        what = f"{what}, at {self.where}" if self.where is not None else what
+        return f"{what}; {self.nccl}" if self.nccl is not None else what
 
 
 def look_begun(state: RunState) -> RunState:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from runfold.events.facts import RankReturned, Reported, TaskEnded
 from runfold.events.nats.blobs import Blobs
@@ -42,6 +45,32 @@ async def test_every_rank_of_a_runner_is_seen_and_its_stacks_are_kept(pool: Pool
     assert "in train" in text
     run.want("train", tasks=(Task(id="stacks-2", kind=STACKS, source="local"),))
     assert (await run.heard(TaskEnded, count=2)).task == "stacks-2"
+
+
+async def test_what_nccl_says_of_the_job_stands_beside_what_is_seen(pool: PoolForTest) -> None:
+    report = "#0-0 (27a0) MISMATCH\n  Communicator ranks have different status\n  2 ranks have status RUNNING\n"
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(report.encode())
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        run = await pool.asked("digits-1", ONE_WAITS)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        run.work = msgspec.structs.replace(run.work, env={"NCCL_RAS_ADDR": address})
+        await run.place()
+        run.train()
+        await run.heard(Reported, rank=1)
+        run.want("train", tasks=(Task(id="stacks-1", kind=STACKS, source="local"),))
+        ended = await run.heard(TaskEnded)
+    said = "NCCL: communicator #0-0 (27a0) MISMATCH, different status: 2 ranks RUNNING"
+    assert [one.nccl for one in ended.seen] == [said, said]
+    assert ended.seen[1].words.endswith(said)
+    blobs = Blobs(await pool.broker.connect(Role.CLIENT))
+    assert ended.seen[1].stacks is not None
+    assert report in (await blobs.get(ended.seen[1].stacks)).decode()
 
 
 async def test_what_is_left_of_an_attempts_collectives_is_no_answer_to_the_next_ones_ranks(pool: PoolForTest) -> None:
