@@ -194,11 +194,7 @@ def _found(value: Json) -> Found | None:
 def _continue(state: RunState, found: Found, cause: Cause) -> RunContinued:
     """Begin from the last checkpoint that can be trusted."""
     doubtful = () if state.job.checkpoint.resume_doubtful else found.doubtful
-    usable = tuple(
-        msgspec.structs.replace(one, score=_ranked(state, one.score))
-        for one in found.checkpoints
-        if one.name not in doubtful
-    )
+    usable = tuple(_resumed(state, one) for one in found.checkpoints if one.name not in doubtful)
     newest = max(usable, key=lambda one: (one.index, one.attempt), default=None)
     indices = [one.index + 1 for one in found.checkpoints]
     who = f"run {found.run}" if found.run else "an earlier run"
@@ -212,6 +208,14 @@ def _continue(state: RunState, found: Found, cause: Cause) -> RunContinued:
         cause=cause,
         reason=f"{who} was here before: this run continues it{where}{passed}",
     )
+
+
+def _resumed(state: RunState, one: FoundCheckpoint) -> FoundCheckpoint:
+    """Rank a checkpoint of an earlier run anew. One that was to be validated waits for a run that can do that."""
+    one = msgspec.structs.replace(one, score=_ranked(state, one.score))
+    if state.job.validation is None and one.status == "pending":
+        return msgspec.structs.replace(one, status="committed", wish=None)
+    return one
 
 
 def _ranked(state: RunState, value: float | None) -> float | None:

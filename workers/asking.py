@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from runfold.workers.given import CheckpointConsistencyMode, ReportedCheckpoint, metrics_in
 from runfold.workers.session import current
+from runfold.workers.waits import told_on
 
 if TYPE_CHECKING:
     from runfold.workers.data import DatasetShard
@@ -32,7 +33,9 @@ def get_all_reported_checkpoints(
     validated = CheckpointConsistencyMode(consistency_mode) is CheckpointConsistencyMode.VALIDATED
     storage = session.storage
     found: list[ReportedCheckpoint] = []
-    for name, status in session.inquire(validated=validated, timeout_s=timeout_s).checkpoints:
+    with told_on("the wait for the checkpoints that were reported"):
+        listed = session.inquire(validated=validated, timeout_s=timeout_s)
+    for name, status in listed.checkpoints:
         try:
             metrics = metrics_in(storage, name)
         except FileNotFoundError:

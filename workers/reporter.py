@@ -28,13 +28,12 @@ from runfold.workers.processes import tell
 from runfold.workers.ranklink import MessageTooLarge
 from runfold.workers.storage import Storage, check_name, default_name
 from runfold.workers.upload import Author, Uploads, discard
-from runfold.workers.waits import taken
+from runfold.workers.waits import TELL_EVERY_S, taken, told_on
 
 ASYNC_FAILURES_MAX_COUNT: Final = 3
 """Asynchronous uploads that may fail in a row, unless `upload_failure_limit` says otherwise."""
 REPORTS_HELD_MAX_COUNT: Final = 10_000
 """Reports that wait behind an upload; the next one waits itself."""
-WAIT_WARN_EVERY_S: Final = 60.0
 _SURELY_SMALL_BYTES: Final = VALUE_INLINE_MAX_BYTES // 6
 """As JSON a message is at most six times as long."""
 
@@ -230,13 +229,13 @@ class Reporter:
 
     def _wait(self, condition: Callable[[], bool], what: str) -> None:
         with self._moved:
-            while not self._moved.wait_for(condition, WAIT_WARN_EVERY_S):
-                tell(f"runfold: report has waited {WAIT_WARN_EVERY_S:g} s for {what}; it waits on")
+            while not self._moved.wait_for(condition, TELL_EVERY_S):
+                tell(f"runfold: report has waited {TELL_EVERY_S:g} s for {what}; it waits on")
 
     # --- uploads
 
     def _upload(self, place: _Place, files: Files) -> None:
-        with self._around.context("on_checkpoint_transfer"):
+        with self._around.context("on_checkpoint_transfer"), told_on(f"the upload of report {place.index}"):
             name, index = self._transferred(place, files)
         place.checkpoint = name
         place.named = name != default_name(index, self._start.attempt)

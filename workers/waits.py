@@ -11,10 +11,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, Literal, TypeVar
 
+from runfold.workers.processes import tell
+
 T = TypeVar("T")
 
 Waited = Literal["data", "checkpoint_save", "checkpoint_restore"]
 
+TELL_EVERY_S: Final = 60.0
+"""How often a rank says what it is still waiting for."""
 _PLACES: Final = 6
 _lock = threading.Lock()
 _spent: dict[str, float] = {}
@@ -44,6 +48,26 @@ def waiting(what: Waited) -> Iterator[None]:
         yield
     finally:
         waited(what, time.monotonic() - began)
+
+
+@contextmanager
+def told_on(what: str, every_s: float = TELL_EVERY_S) -> Iterator[None]:
+    """Say in the rank's output, each `every_s`, that the block goes on; `what` is it that takes so long."""
+    over = threading.Event()
+
+    def tell_on() -> None:
+        seconds = every_s
+        while not over.wait(every_s):
+            tell(f"runfold: {what} has taken {seconds:g} s; it goes on")
+            seconds += every_s
+
+    telling = threading.Thread(target=tell_on, name="runfold-waits", daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        over.set()
+        telling.join()
 
 
 def timed(what: Waited, items: Iterable[T]) -> Iterator[T]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runfold.controller.assignment import assignment
 from runfold.events.base import Json
-from runfold.events.config import CheckpointConfig, FailureConfig, Timeouts
+from runfold.events.config import CheckpointConfig, FailureConfig, Timeouts, ValidationSpec
 from runfold.events.transitions import (
     CheckpointCommitted,
     FailureDecided,
@@ -153,6 +155,23 @@ def test_given_one_that_left_nothing_then_the_index_begins_at_0() -> None:
     assert (run.the(RunContinued).checkpoint, run.the(RunContinued).first_index) == (None, 0)
     assert "it left no checkpoint" in run.the(RunContinued).reason
     assert not run.group.waits
+
+
+@pytest.mark.parametrize("validates", [True, False])
+def test_given_a_validation_that_was_not_over_then_it_is_begun_again_by_a_run_that_can(validates: bool) -> None:
+    spec = ValidationSpec(entrypoint="m:f") if validates else None
+    run = Run(1, storage="s3://bucket/runs", validation=spec).lays_out()
+    left: list[Json] = [
+        old("a", 3, status="pending", wish={"own": True, "arguments": {"k": 1}}),
+        old("b", 7, status="failed"),
+    ]
+    run.says(run.task_ended("open", value={"run": "digits-1", "checkpoints": left}))
+    assert {one.name: one.status for one in run.state.checkpoints.kept} == {
+        "a": "pending" if validates else "committed",
+        "b": "failed",
+    }
+    orders = [said.task for said in run.said if isinstance(said, TaskOrdered)]
+    assert [task.arguments for task in orders] == ([{"name": "a", "arguments": {"k": 1}}] if validates else [])
 
 
 def test_given_checkpoints_in_doubt_then_they_are_passed_over() -> None:

@@ -45,3 +45,17 @@ def test_rows_of_a_data_set_are_waited_for() -> None:
     assert list(shard) == [0, 1, 2]
     assert list(shard.iter_batches(batch_size=2)) == [[0, 1], [2]]
     assert waits.taken()["data"] > 0
+
+
+def test_what_takes_long_is_told_again_and_again_until_it_is_over(capfd: pytest.CaptureFixture[str]) -> None:
+    said = ""
+    with waits.told_on("the upload of report 7", every_s=0.01):
+        while said.count("\n") < 2:
+            said += capfd.readouterr().err
+    assert said.startswith(
+        "runfold: the upload of report 7 has taken 0.01 s; it goes on\n"
+        "runfold: the upload of report 7 has taken 0.02 s; it goes on\n"
+    )
+    with waits.told_on("what is over at once", every_s=60.0):
+        pass
+    assert "over at once" not in capfd.readouterr().err
