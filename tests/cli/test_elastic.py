@@ -43,6 +43,12 @@ def train(config):
     return step
 
 
+def raises(config):
+    """Fail in the first two attempts."""
+    if runfold.get_context().get_attempt() <= 2:
+        raise RuntimeError("not yet")
+
+
 def breaks(config):
     """Break the node of rank 1, attempt after attempt, until there is another one."""
     runfold.barrier()
@@ -182,3 +188,14 @@ def test_a_node_that_the_run_needs_is_kept_however_it_breaks(three: tuple[Comman
         lambda: status(commands, run)["state"] == "running" and status(commands, run)["attempt"] == 3, PATIENCE_S
     )
     assert transitions(finish(commands, run), "node_excluded") == []
+
+
+def test_who_fails_again_waits_twice_as_long_before_the_next_attempt(three: tuple[Commands, Up]) -> None:
+    commands, _ = three
+    run = submitted(commands, "waits", "raises", "failure.max_failures=2", "failure.backoff_s=0.5")
+    entries = finish(commands, run)
+    waits = [item for item in transitions(entries, "state_changed") if item["to"] == "restarting"]
+    times = [entry["t"] for entry in entries for item in entry["transitions"] if item in waits]  # type: ignore[attr-defined]
+    assert [round(item["not_before_t"] - t, 3) for item, t in zip(waits, times, strict=True)] == [0.5, 1.0]  # type: ignore[operator]
+    began = [entry["t"] for entry in entries for item in entry["transitions"] if item["kind"] == "attempt_started"]  # type: ignore[attr-defined]
+    assert all(t >= item["not_before_t"] for item, t in zip(waits, began[1:], strict=True))  # type: ignore[operator]
