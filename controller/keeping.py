@@ -338,6 +338,13 @@ def _warn(state: RunState) -> tuple[AnyTransition, ...]:
         return ()
     if said := overdue(state, group):
         return said
+    late = state.checkpoints.late
+    if late is not None and "late" not in state.told:
+        reason = (
+            f"rank {late.rank} reported files for {late.name} when that was sealed, or about to be, without them: they "
+            "are not in it; ranks that name their checkpoints must name them in the same order"
+        )
+        return (Warned(about="late", checkpoint=late.name, cause=relative(late.cause, state.n), reason=reason),)
     unread = state.checkpoints.unread
     if unread is not None and "unread" not in state.told:
         reason = (

@@ -98,6 +98,14 @@ class Trouble(Value, frozen=True, kw_only=True):
     cause: Cause
 
 
+class LateFiles(Value, frozen=True, kw_only=True):
+    """Files of a rank for a checkpoint that was sealed, or about to be, without them: they are not in it."""
+
+    name: str
+    rank: int
+    cause: Cause
+
+
 class Checkpoints(Value, frozen=True, kw_only=True):
     """All of it. `kept` is in order of rank, the best last.
 
@@ -105,8 +113,9 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     `opened`: the storage was looked into. `seals_failed` in a row. `orders` counts the deletions ordered.
     `sweep`: a runner was lost, and what its ranks had begun to upload is known to nobody.
     `continues`: the run that this one goes on from. `last`: what brought the newest commit, `committed_t`: when.
-    `unread`: a rank that was given a checkpoint has not asked for it. `marks`: where the ranks were in their data at
-    the last reports, in their order. `torn`: directories of this attempt that were given up with a replica group.
+    `unread`: a rank that was given a checkpoint has not asked for it. `late`: the first files that came too late.
+    `marks`: where the ranks were in their data at the last reports, in their order. `torn`: checkpoints of this attempt
+    that were given up with a replica group.
     """
 
     base: int = 0
@@ -123,6 +132,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     last: Cause | None = None
     committed_t: float | None = None
     unread: Cause | None = None
+    late: LateFiles | None = None
     marks: tuple[Mark, ...] = ()
     torn: tuple[str, ...] = ()
 

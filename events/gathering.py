@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from runfold.events.checkpoints import Checkpoints, Gathering, Mark, with_rank
+from runfold.events.checkpoints import Checkpoints, Gathering, LateFiles, Mark, with_rank
 from runfold.events.facts import CheckpointSealed
 from runfold.events.limits import CHECKPOINTS_GATHERING_MAX_COUNT, CHECKPOINTS_LEFT_MAX_COUNT, MARKS_MAX_COUNT
 from runfold.events.tasks import SEAL, SealedAs, TaskEnd, seal_id
@@ -30,7 +30,7 @@ def gathered(
     rank, the reports with a directory named by the user; it is counted on here.
     """
     by_name = {one.name: one for one in checkpoints.gathering}
-    unread = checkpoints.unread
+    unread, late = checkpoints.unread, checkpoints.late
     closed = {one.name for one in checkpoints.kept} | {one.task.id.removeprefix(f"{SEAL}:") for one in tasks}
     closed |= set(checkpoints.torn)
     for item, cause in sorted(reports, key=lambda seen: (seen[0].index, seen[0].rank)):
@@ -39,6 +39,8 @@ def gathered(
         if item.named:
             named[item.rank] += 1
         name = item.checkpoint
+        if name is not None and name in closed and name not in checkpoints.torn:
+            late = late or LateFiles(name=name, rank=item.rank, cause=cause)
         if name is None or name in closed:
             continue
         before = by_name.get(name) or Gathering(
@@ -60,7 +62,7 @@ def gathered(
         )
     gathering = sorted(by_name.values(), key=lambda one: (one.index, one.name))
     given_up = gathering[:-CHECKPOINTS_GATHERING_MAX_COUNT]
-    changed = replace(checkpoints, gathering=tuple(gathering[len(given_up) :]), unread=unread)
+    changed = replace(checkpoints, gathering=tuple(gathering[len(given_up) :]), unread=unread, late=late)
     return left(changed, (one.name for one in given_up))
 
 
