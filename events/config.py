@@ -158,7 +158,10 @@ class ScalingConfig(Config, frozen=True):
 
 
 class FailureConfig(Config, frozen=True):
-    """The four budgets and what surrounds them; −1 is unlimited, 0 is none."""
+    """The four budgets and what surrounds them; −1 is unlimited, 0 is none.
+
+    `relax_collectives_on_preemption` has no effect: neither `report` nor `get_preemption_info` is a collective here.
+    """
 
     max_failures: int = 0
     controller_failure_limit: int = -1
