@@ -53,7 +53,7 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
         "controller_failure_limit": "Failures to start a group that it may spend; -1: unlimited.",
         "max_preemption_failures": "Attempts that it may lose to nodes taken back; -1: unlimited.",
         "max_hangs": "Attempts that it may lose to ranks that make no progress; -1: unlimited.",
-        "relax_collectives_on_preemption": "Accepted, of no effect: what ranks do while nodes are taken back is no collective.",
+        "relax_collectives_on_preemption": "Of no effect: what ranks do while nodes are taken back is no collective.",
         "preemption_grace_s": "Seconds that the other ranks may run on after the moment at which nodes are taken back.",
         "backoff_s": "Seconds before the first restart; each next one waits twice as long.",
         "backoff_max_s": "Seconds that a restart waits at most.",
