@@ -1,15 +1,12 @@
 """Elastic runs: sizes follow the room in the pool, within bounds, with a dwell and a checkpoint before a change."""
 
 import pytest
-from msgspec.structs import replace
 
 from runfold.controller.assignment import assignment
-from runfold.controller.policies import DEFAULT
 from runfold.controller.status import status
-from runfold.events.config import FailureConfig, ScalingConfig, Timeouts
-from runfold.events.elastic import Elastic, Room
+from runfold.events.config import FailureConfig
 from runfold.events.requests import ResizeRun
-from runfold.events.state import Restarting, RunState
+from runfold.events.state import Restarting
 from runfold.events.transitions import (
     AttemptStarted,
     FailureDecided,
@@ -19,21 +16,10 @@ from runfold.events.transitions import (
     StateChanged,
     TaskOrdered,
 )
+from support.elastic import DWELL_S, changed_again, commits, elastic, planned, reported
 from support.runs import AT, POOL, Run
 
-DWELL_S = 60.0
 NODES = ("node-a", "node-b")
-
-
-def elastic(low: int = 1, high: int = 4, *, fits: int = 4, nodes: tuple[str, ...] = ("local",)) -> Run:
-    """A run that is told at once that so many ranks fit."""
-    run = Run((low, high), nodes=nodes, joined=False, failure=FailureConfig(max_failures=3))
-    run.join(POOL, *nodes)
-    return run.says(run.room(fits))
-
-
-def changed_again(run: Run, fits: int) -> Run:
-    return run.says(run.room(fits))
 
 
 # --- before there is a group
@@ -128,16 +114,6 @@ def test_given_the_capacity_goes_back_within_the_dwell_then_nothing_was_ever_pla
     assert run.wake_at is None
 
 
-def reported(fits: int = 2) -> Run:
-    """A group that has reported without a checkpoint."""
-    run = elastic(fits=fits).running()
-    return run.says(*(run.reported(rank, 0) for rank in range(fits)))
-
-
-def planned() -> Run:
-    return changed_again(reported(), 4).waits(DWELL_S)
-
-
 def test_given_reports_without_a_checkpoint_then_one_is_asked_for_before_the_resize() -> None:
     run = planned()
     plan = run.the(ResizePlanned)
@@ -154,12 +130,6 @@ def test_given_reports_without_a_checkpoint_then_one_is_asked_for_before_the_res
     assert work is not None
     assert work.wanted == f"resize-{run.state.n}"
     assert "resize_wait_s" in status(run.state, run.head, AT).timeouts
-
-
-def commits(run: Run, index: int) -> Run:
-    run.says(*(run.shard(rank.rank, index) for rank in run.group.ranks))
-    task = next(one.task for one in run.state.tasks if one.task.kind == "seal")
-    return run.says(run.sealed(str(task.arguments["name"])))
 
 
 def test_given_the_checkpoint_stands_then_the_group_is_resized_at_once() -> None:
@@ -300,64 +270,6 @@ def test_given_a_gate_then_it_is_asked_about_the_new_size() -> None:
     asked = run.the(TaskOrdered).task.arguments
     assert asked["hook"] == "before_controller_execute_resize_decision"
     assert asked["arguments"] == {"attempt": 1, "num_workers": 4, "decision": "resize"}
-
-
-# --- how many fit
-
-
-def sized(scaling: ScalingConfig, room: Room, slots: dict[str, int] | None = None) -> str:
-    """What the policy says of a run that waits."""
-    run = Run((1, 4), timeouts=Timeouts())
-    job = replace(run.state.job, scaling=scaling)
-    state: RunState = replace(run.state, job=job, elastic=Elastic(room=room), capacity=slots)
-    said = DEFAULT.scaling.idle(state)
-    return said.reason
-
-
-CAUSE_ROOM = Room(cause=Run(1).state.phase.cause)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "room", "fits", "size"),
-    [
-        ("PACK", {"a": 2, "b": 1}, None, 3),
-        ("SPREAD", {"a": 2, "b": 1}, None, 3),
-        ("STRICT_PACK", {"a": 2, "b": 1}, None, 2),
-        ("STRICT_PACK", {}, 1, 0),
-        ("STRICT_SPREAD", {"a": 2, "b": 1, "c": 0}, None, 2),
-        ("PACK", {"a": 2, "b": 1}, 1, 1),
-        ("PACK", None, 2, 2),
-    ],
-)
-def test_what_fits_is_what_the_strategy_allows(
-    strategy: str, room: dict[str, int] | None, fits: int | None, size: int
-) -> None:
-    scaling = ScalingConfig(num_workers=(1, 8), placement_strategy=strategy)  # type: ignore[arg-type]  # by table
-    said = sized(scaling, replace(CAUSE_ROOM, room=room, fits=fits))
-    assert said.startswith(f"{size} rank" if size else "room for 0 ranks")
-
-
-def test_a_pool_that_counts_slots_alone_is_understood_exactly() -> None:
-    scaling = ScalingConfig(num_workers=(1, 8), resources_per_worker={"CPU": 0.5})
-    assert sized(scaling, CAUSE_ROOM, {"a": 2, "b": 1}).startswith("6 ranks")
-
-
-TPU = ScalingConfig(num_workers=(4, 16), use_tpu=True, topology="4x4", accelerator_type="v4")
-
-
-@pytest.mark.parametrize(
-    ("fits", "slices", "said"),
-    [
-        (3, None, "room for 0 ranks"),
-        (4, None, "4 ranks"),
-        (11, None, "8 ranks"),
-        (11, 1, "4 ranks"),
-        (16, 0, "room for 0 ranks"),
-        (99, 9, "16 ranks"),
-    ],
-)
-def test_only_whole_slices_count(fits: int, slices: int | None, said: str) -> None:
-    assert sized(TPU, replace(CAUSE_ROOM, fits=fits, slices=slices)).startswith(said)
 
 
 # --- nodes that go and come back
