@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os.path
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from runfold.config import NAMESPACE_VARIABLE, Settings, read_settings
+from runfold.config import DATA_VARIABLE, NAMESPACE_VARIABLE, Settings, read_settings
 from runfold.errors import UnreachableError, UsageError
 from runfold.events.subjects import Subjects
 
@@ -104,6 +105,9 @@ def find(data: str | PathLike[str] | None = None, server: str | None = None, con
         raise UsageError("--data: names no directory")
     _check_namespace(settings.namespace)
     data_dir = Path(data).expanduser().absolute() if data is not None else settings.data_dir
+    if os.path.isfile(data_dir):  # noqa: PTH113  # not that of Path, which raises where nobody may look
+        option = "--data" if data is not None else DATA_VARIABLE
+        raise UsageError(f"{option}: {data_dir} is a file, not a directory; name another one")
     if server is not None and context is not None:
         raise UsageError("--server and --context both name a broker; give one of them")
     # An option outweighs the environment, a data directory given outweighs a server that was not.

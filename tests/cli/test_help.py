@@ -104,8 +104,8 @@ def test_a_broker_that_does_not_answer_is_said(runfold: Commands, words: tuple[s
 def test_a_data_directory_that_is_none_is_said(runfold: Commands, words: tuple[str, ...]) -> None:
     runfold.data.parent.joinpath("file").write_text("")
     done = runfold(*words, "--data", str(runfold.data.parent / "file"))
-    assert done.code == 1, done.err
-    assert "Not a directory" in done.err
+    assert done.code == 2, done.err
+    assert "is a file, not a directory" in done.err
     assert "Traceback" not in done.err
 
 
