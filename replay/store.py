@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -93,21 +95,43 @@ class UrlStore:
             raise CannotRead(f"{url}: {error}. Nothing was read or written") from error
 
     def read(self, name: str) -> bytes:
-        return self._files.cat_file(f"{self._root}/{name}" if name else self._root)
+        with _as_os_errors():
+            return self._files.cat_file(f"{self._root}/{name}" if name else self._root)
 
     def write(self, name: str, data: bytes) -> None:
         path = f"{self._root}/{name}"
-        self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
-        self._files.pipe_file(path, data)
+        with _as_os_errors():
+            self._files.makedirs(path.rpartition("/")[0], exist_ok=True)
+            self._files.pipe_file(path, data)
 
     def names(self, folder: str) -> list[str]:
-        self._files.invalidate_cache()
         path = f"{self._root}/{folder}" if folder else self._root
         try:
-            found = [name.rstrip("/") for name in self._files.ls(path, detail=False)]
+            with _as_os_errors():
+                self._files.invalidate_cache()
+                found = [name.rstrip("/") for name in self._files.ls(path, detail=False)]
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [] if found == [path] else sorted(name.rpartition("/")[2] for name in found)
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Let what a filesystem's own client raises be an `OSError`, as everything else that a storage does is."""
+    try:
+        yield
+    except _clients_errors() as error:
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def _clients_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of clients that are loaded by now; whose are not cannot have raised any."""
+    found: list[type[Exception]] = []
+    for module, name in (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError")):
+        kind: object = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, OSError):
+            found.append(kind)
+    return tuple(found)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from types import FunctionType, MethodType, ModuleType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 from runfold.errors import UsageError
 
@@ -54,9 +54,11 @@ def _parts(what: object) -> Iterator[tuple[str, object]]:
         yield from _named("the global", used.globals)
         yield from ((f"default {place} of its arguments", value) for place, value in enumerate(what.__defaults__ or ()))
     elif isinstance(what, dict):
-        yield from ((f"the value of {key!r}", value) for key, value in list(what.items())[:PARTS_MAX_COUNT])
+        named = list(cast("dict[object, object]", what).items())[:PARTS_MAX_COUNT]
+        yield from ((f"the value of {key!r}", value) for key, value in named)
     elif isinstance(what, list | tuple):
-        yield from ((f"item {place}", value) for place, value in enumerate(what[:PARTS_MAX_COUNT]))
+        items = list(cast("list[object] | tuple[object, ...]", what))[:PARTS_MAX_COUNT]
+        yield from ((f"item {place}", value) for place, value in enumerate(items))
     elif hasattr(what, "__dict__") and not isinstance(what, type):
         yield from _named("the attribute", vars(what))
 

@@ -21,10 +21,12 @@ from runfold.workers.storage import Storage, open_storage
 from runfold.workers.upload import Author, Uploads
 from support.commands import Commands
 from support.saving import SAVING
+from support.sources import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+RECORDED = ROOT / "tests" / "golden" / "golden-digits-retry.jsonl"
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
 
 
@@ -111,3 +113,25 @@ def test_a_run_fails_goes_on_and_is_resumed_from_there(endpoint: str, runfold: C
     files.invalidate_cache()
     kept = {path.split("/")[3] for path in files.find("bucket/runs/digits") if "/checkpoint_" in path}
     assert kept == {"checkpoint_000002_2", "checkpoint_000003_1"}
+
+
+@pytest.mark.parametrize(
+    "question",
+    [("replay",), ("replay", "--at", "7"), ("verify", "--strict"), ("audit",), ("goodput",), ("export",)],
+    ids=" ".join,
+)
+def test_an_archive_in_a_bucket_answers_as_the_file_does(
+    endpoint: str, runfold: Commands, question: tuple[str, ...]
+) -> None:
+    there = {"AWS_ENDPOINT_URL": endpoint, **KEYS}
+    url = "s3://bucket/archives/golden-digits-retry"
+    runfold.ok("archive", str(RECORDED), url, **there)
+    assert runfold.ok(question[0], url, *question[1:], **there).out == runfold.ok(*question, str(RECORDED)).out
+
+
+def test_a_bucket_that_does_not_answer_is_told_in_a_line(runfold: Commands) -> None:
+    nowhere = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_MAX_ATTEMPTS": "1", **KEYS}
+    done = runfold("replay", "s3://bucket/archives/golden-digits-retry", **nowhere)
+    assert done.code != 0
+    assert "s3://bucket/archives/golden-digits-retry" in done.err
+    assert "Traceback" not in done.err
