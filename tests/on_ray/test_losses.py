@@ -42,7 +42,7 @@ def test_the_supervisor_is_killed_and_training_goes_on(cluster: RayCluster, serv
     run = RayRun(service, "orphaned")
     ranks = run.ranks(1)
     kill_supervisor(service)
-    assert all(rank.process.is_running() for rank in ranks)
+    assert all(process.is_running() for rank in ranks for process in rank.family)
     status = run.ends()
     assert (status["state"], status["attempt"]) == ("finished", 1)
     cluster.leaves_nothing()
@@ -50,7 +50,7 @@ def test_the_supervisor_is_killed_and_training_goes_on(cluster: RayCluster, serv
 
 def test_an_actor_is_killed_and_its_run_goes_on_in_another(cluster: RayCluster, service: Commands) -> None:
     run = RayRun(service, "bereft", failure__max_failures=1)
-    family = [rank.process for rank in run.ranks(1)]
+    family = [process for rank in run.ranks(1) for process in rank.family]
     os.kill(cluster.actor_process(f"runfold-runfold-{run.run}-1-"), signal.SIGKILL)
     again = run.ranks(2)
     assert gone(family) == []
@@ -79,7 +79,7 @@ def test_a_node_is_drained_and_its_run_moves_in_time(cluster: RayCluster, servic
 def test_a_node_is_killed_and_its_run_waits_for_another(cluster: RayCluster, service: Commands) -> None:
     run = RayRun(service, "stranded", failure__max_failures=1)
     ranks = run.ranks(1)
-    family = [process for rank in ranks for process in (rank.process, rank.spawner)]
+    family = [process for rank in ranks for process in rank.family]
     cluster.kill(cluster.called(ranks[0].node))
     assert gone(family) == []
     patiently(lambda: run.status["attempt"] == 2, lambda: run.status)
@@ -87,4 +87,30 @@ def test_a_node_is_killed_and_its_run_waits_for_another(cluster: RayCluster, ser
     run.ranks(2)
     status = run.ends()
     assert (status["state"], status["attempt"]) == ("finished", 2)
+    cluster.leaves_nothing()
+
+
+def test_a_place_that_is_lost_alone_is_replaced(cluster: RayCluster, service: Commands) -> None:
+    """Replica groups of one rank: where Ray puts the lost bundle, the lost group begins again; the other trains on."""
+    cluster.add()
+    run = RayRun(
+        service,
+        "replicas",
+        function="alone",
+        failure__max_failures=1,
+        scaling__replica_group_size=1,
+        scaling__placement_strategy="STRICT_SPREAD",
+        scaling__resources_per_worker__CPU=2,
+    )
+    stays, goes = run.ranks(1)
+    groups = cluster.groups()
+    cluster.kill(cluster.called(goes.node))
+    cluster.add()
+    patiently(lambda: run.ranks(1)[1].node not in (goes.node, stays.node), run.story)
+    assert all(process.is_running() for process in stays.family)
+    assert run.ranks(1)[0].pid == stays.pid
+    assert cluster.groups() == groups
+    kill_supervisor(service)
+    status = run.ends()
+    assert (status["state"], status["attempt"]) == ("finished", 1)
     cluster.leaves_nothing()

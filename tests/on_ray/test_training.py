@@ -52,7 +52,7 @@ def test_ranks_stand_on_two_nodes_and_restart_in_place(cluster: RayCluster, serv
     assert cluster.actors() == actors
     assert len({rank.node for rank in again}) == 2
     assert [rank.node for rank in again] == [rank.node for rank in first]
-    assert {rank.process.pid for rank in again}.isdisjoint({rank.process.pid for rank in first})
+    assert {rank.pid for rank in again}.isdisjoint({rank.pid for rank in first})
     status = run.ends()
     assert (status["state"], status["attempt"]) == ("finished", 2)
     cluster.leaves_nothing()

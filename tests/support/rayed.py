@@ -35,12 +35,17 @@ import runfold
 
 FOLDER = pathlib.Path(__file__).parent
 
+def alone(config):
+    return train({"together": False})
+
 def train(config):
     context = runfold.get_context()
     me = f"{os.environ['RUNFOLD_RUN']}.{context.get_attempt()}.{context.get_world_rank()}"
     (FOLDER / (me + ".tmp")).write_text(f"{os.getpid()} {os.getppid()} {os.environ['RUNFOLD_NODE']}")
     (FOLDER / (me + ".tmp")).rename(FOLDER / (me + ".pid"))
-    runfold.barrier()
+    together = config.get("together", True)
+    if together:
+        runfold.barrier()
     if context.get_attempt() < config.get("fails_before", 0):
         raise RuntimeError("once")
     step = 0
@@ -48,7 +53,8 @@ def train(config):
         step += 1
         runfold.report({"step": step})
         time.sleep(0.05)
-    runfold.barrier()
+    if together:
+        runfold.barrier()
     kept = ("GREETING", "PREPARED", "CUDA_VISIBLE_DEVICES")
     environment = {k: os.environ[k] for k in kept if k in os.environ}
     return {"attempt": context.get_attempt(), "environment": environment, "token": len(os.environ.get("TOKEN", ""))}
@@ -161,13 +167,15 @@ def patiently(holds: object, why: object = lambda: "") -> None:
 class RayRun:
     """A run on the pool `ray` that goes on until the test lets it end."""
 
-    def __init__(self, runfold: Commands, name: str, workers: int = 2, **settings: object) -> None:
+    def __init__(
+        self, runfold: Commands, name: str, workers: int = 2, *, function: str = "train", **settings: object
+    ) -> None:
         self.runfold = runfold
         runfold.write("waiting.py", WAITING)
         options = {"pool": "ray", **{key.replace("__", "."): value for key, value in settings.items()}}
         words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
         self.run = runfold.ok(
-            "submit", "waiting.py:train", "--name", name, "--workers", str(workers), *words
+            "submit", f"waiting.py:{function}", "--name", name, "--workers", str(workers), *words
         ).out.strip()
 
     def ranks(self, attempt: int, count: int = 2) -> list[Rank]:
@@ -197,12 +205,16 @@ class RayRun:
 
 
 class Rank:
-    """A rank at work: its process, that of its spawner, its node."""
+    """A rank at work, or at an end: its process, that of its spawner, its node."""
 
     def __init__(self, file: Path) -> None:
         pid, parent, self.node = file.read_text(encoding="utf-8").split()
-        self.process = psutil.Process(int(pid))
-        self.spawner = psutil.Process(int(parent))
+        self.pid, self._parent = int(pid), int(parent)
+
+    @property
+    def family(self) -> list[psutil.Process]:
+        """Its process and its spawner's; it must be alive."""
+        return [psutil.Process(self.pid), psutil.Process(self._parent)]
 
 
 @contextmanager

@@ -15,12 +15,14 @@ from typing import Final
 
 import msgspec
 
-from runfold.workers.hatchery import STOP_MARGIN_S, Hatchery, RunnerProcess, launch_zygote
+from runfold.workers.hatchery import RUNNER_TARGET, STOP_MARGIN_S, Hatchery, RunnerProcess
 from runfold.workers.logs import log_to_stderr
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.plan import ABANDONED_GRACE_S
 from runfold.workers.pools.ray import library
+from runfold.workers.spawner import Spawner
+from runfold.workers.zygote import Role
 
 HEED_EVERY_S: Final = 1.0
 """How often a supervisor says that it is there."""
@@ -31,10 +33,12 @@ _LOG: Final = logging.getLogger("runfold.workers")
 
 
 class Standing(msgspec.Struct, frozen=True, kw_only=True):
-    """What an heir is told: who the runner is, and in which placement group."""
+    """What an heir is told: who the runner is, and in which placement group, held as what (see `book.Reserved`)."""
 
     place: Place
     group: str
+    held_as: str
+    lent: bool
     adopt_within_s: float
 
 
@@ -51,21 +55,24 @@ class Attendant:
 
     def __init__(self) -> None:
         log_to_stderr("%(asctime)s runner's actor: %(message)s")
-        # It imports while the actor is being told what to start.
-        self._hatchery = Hatchery(launch_zygote())
+        # It imports while the actor is being told what to start. What it forks dies with it, as it does with this
+        # actor: who has lost the actor has lost the runner as well, and hears nothing of it afterwards.
+        self._hatchery = Hatchery(Spawner.launch(RUNNER_TARGET, Role.RANKS))
         self._spec: RunnerSpec | None = None
         self._runner: RunnerProcess | None = None
         self._over = asyncio.Event()
+        self._lent = False
         self._heard_s = time.monotonic()
         self._adopt_within_s = 0.0
         self._watch: asyncio.Task[None] | None = None
 
-    async def start(self, spec: bytes, own_dir: bool) -> None:
+    async def start(self, spec: bytes, own_dir: bool, lent: bool) -> None:
         """Start the runner. With `own_dir` relative working directories start where the actor is."""
         given = msgspec.msgpack.decode(spec, type=RunnerSpec)
         if own_dir:
             given = msgspec.structs.replace(given, base_dir=str(Path.cwd()))
         self._spec, self._adopt_within_s, self._heard_s = given, given.adopt_within_s, time.monotonic()
+        self._lent = lent
         self._runner = RunnerProcess(given, self._hatchery, self._over.set)
         self._watch = asyncio.create_task(self._watch_over(), name="watch over the supervisor")
 
@@ -104,8 +111,14 @@ class Attendant:
             slots=spec.slots,
             resources=spec.resources,
         )
-        group = library.own_group() or ""
-        return msgspec.msgpack.encode(Standing(place=place, group=group, adopt_within_s=self._adopt_within_s))
+        standing = Standing(
+            place=place,
+            group=library.own_group() or "",
+            held_as=spec.held_as or spec.run,
+            lent=self._lent,
+            adopt_within_s=self._adopt_within_s,
+        )
+        return msgspec.msgpack.encode(standing)
 
     async def _watch_over(self) -> None:
         """Without a supervisor for too long end the runner, then give the placement back, and with it this actor."""

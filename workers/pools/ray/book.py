@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -11,6 +12,8 @@ from typing import Final
 import msgspec
 
 from runfold.events.facts import PlaceOffer
+from runfold.workers.mending import PREFIX
+from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.labels import NODE_LABEL, fits
 from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
 from runfold.workers.pools.ray.library import Group, Ray, RayNode, bad_selector
@@ -24,6 +27,8 @@ NOTHING: Final[Mapping[str, float]] = {"CPU": 0.001}
 NODE_ID_LABEL: Final = "ray.io/node-id"
 RETRY_S: Final = 1.0
 LOOKS_UNTIL_SEEN_COUNT: Final = 2
+SUSPECT_MAX_S: Final = 60.0
+"""Within this time Ray says of a node that it is dead, if it is."""
 
 
 class Sight(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,12 +40,16 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reserved:
-    """What a run holds: the placement group, the node (its id) of each of its bundles, what each bundle has."""
+    """What a run holds: the placement group, the node (its id) of each of its bundles, what each bundle has.
 
-    def __init__(self, group: Group, bundles: list[str], resources: Mapping[str, float]) -> None:
+    `lent`: bundles of the run's own placement group, with which they are given back.
+    """
+
+    def __init__(self, group: Group, bundles: list[str], resources: Mapping[str, float], *, lent: bool = False) -> None:
         self.group = group
         self.bundles = bundles
         self.resources = resources
+        self.lent = lent
 
     def on(self, node: str) -> list[int]:
         """Return the bundles on a node (its id)."""
@@ -61,6 +70,7 @@ class RayBook:
         self._cluster = Sight()
         self._ever: dict[str, RayNode] = {}
         self._returning: dict[str, tuple[int, Reserved]] = {}
+        self._suspected_s: dict[str, float] = {}
         self.reserved: dict[str, Reserved] = {}
         self.on_change: Callable[[], None] = lambda: None
 
@@ -75,6 +85,13 @@ class RayBook:
         if before.nodes.keys() != sight.nodes.keys() or before.leaving != sight.leaving:
             self._changed.set()
         return before != sight
+
+    def suspect(self, name: str) -> None:
+        """Take a node for gone although the cluster has it still: nothing answers there."""
+        self._suspected_s[name] = time.monotonic()
+
+    def _is_suspect(self, name: str | None) -> bool:
+        return name is not None and time.monotonic() < self._suspected_s.get(name, -SUSPECT_MAX_S) + SUSPECT_MAX_S
 
     def node(self, name: str) -> RayNode | None:
         """Return a node by its name, alive or not."""
@@ -160,10 +177,14 @@ class RayBook:
 
     def release(self, run: str) -> None:
         """Give back what a run holds."""
-        self._granted = [granted for granted in self._granted if granted.demand.run != run]
-        if (held := self.reserved.pop(run, None)) is not None:
-            self._returning[run] = (LOOKS_UNTIL_SEEN_COUNT, held)
-            self.remove(held.group)
+        # Other places of the run, also those of which only an earlier supervisor knew.
+        keys = [key for key in self.reserved if key == run or key.startswith(f"{run}{SEPARATOR}{PREFIX}")]
+        self._granted = [granted for granted in self._granted if granted.demand.run not in {run, *keys}]
+        for key in keys:
+            held = self.reserved.pop(key)
+            if not held.lent:
+                self._returning[key] = (LOOKS_UNTIL_SEEN_COUNT, held)
+                self.remove(held.group)
         self._changed.set()
 
     def part(self, run: str, node: str) -> None:
@@ -236,6 +257,8 @@ class RayBook:
 
     async def _reserved(self, demand: Demand) -> None:
         """Ask for a demand's placement group, and wait until it is there; one that is wanted no more is given back."""
+        if await self._moved(demand):
+            return
         name = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}{self._suffix}"
         bundles, selectors = [_bundle(demand)] * demand.num_workers, self._selectors(demand)
         group, ready = await self._ray.create_group(name, bundles, demand.strategy, selectors)
@@ -253,6 +276,41 @@ class RayBook:
         if not got:
             # A node has come or gone this instant: it is seen before it is asked for again.
             await asyncio.sleep(RETRY_S)
+
+    async def _moved(self, demand: Demand) -> bool:
+        """Have another place for one whose node is gone, where Ray puts the bundles that were there.
+
+        False where that is no place for it: the node is still there, or they were put where the group is already.
+        """
+        run, _, other = demand.run.partition(SEPARATOR)
+        whole = self.reserved.get(run)
+        while other.startswith(PREFIX) and whole is not None:
+            names = [self.name_of(node) for node in whole.bundles]
+            gone = [index for index, name in enumerate(names) if name not in self._cluster.nodes]
+            if len(gone) < demand.num_workers:
+                if not any(map(self._is_suspect, names)):
+                    return False
+                await asyncio.sleep(RETRY_S)
+                continue
+            where = await self._ray.bundles(whole.group)
+            on = {index: self.name_of(node) for index in gone if (node := where[index]) is not None}
+            there = {index: name for index, name in on.items() if name in self._cluster.nodes}
+            for name, count in Counter(there.values()).items():
+                if count >= demand.num_workers and name not in {*demand.excluded, *self._cluster.leaving}:
+                    self._lend(demand, whole, [index for index in there if there[index] == name], str(name))
+                    return True
+            if len(there) == len(gone):
+                return False
+            await asyncio.sleep(RETRY_S)
+        return False
+
+    def _lend(self, demand: Demand, whole: Reserved, moved: list[int], name: str) -> None:
+        number = self._cluster.nodes[name].id
+        moved = moved[: demand.num_workers]
+        for index in moved:
+            whole.bundles[index] = number
+        bundles = [number if index in moved else "" for index in range(len(whole.bundles))]
+        self._has(demand, Reserved(whole.group, bundles, whole.resources, lent=True), [name] * len(moved))
 
     def _has(self, demand: Demand, held: Reserved, names: Sequence[str | None]) -> None:
         del self._waiting[demand.run]

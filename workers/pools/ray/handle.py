@@ -27,7 +27,7 @@ _LOG: Final = logging.getLogger("runfold.workers")
 
 
 class RayRunner:
-    """A runner by its actor, which `reach` returns once there is one."""
+    """A runner by its actor, which `reach` returns once there is one. `on_silence` hears of a node out of reach."""
 
     def __init__(
         self,
@@ -36,6 +36,7 @@ class RayRunner:
         reach: Callable[[], Awaitable[Actor]],
         adopt_within_s: float,
         on_end: Callable[[], None],
+        on_silence: Callable[[str], None],
         place: Place | None = None,
     ) -> None:
         self.node = node
@@ -44,6 +45,7 @@ class RayRunner:
         self._reach = reach
         self._adopt_within_s = adopt_within_s
         self._on_end = on_end
+        self._on_silence = on_silence
         self._place = place
         self._actor: Actor | None = None
         self._reached = asyncio.Event()
@@ -140,7 +142,9 @@ class RayRunner:
             except (ActorUnreachable, TimeoutError) as error:
                 broken_s = broken_s or time.monotonic()
                 if time.monotonic() > broken_s + BROKEN_MAX_S:
-                    raise ActorLost(f"it was not to be reached for {BROKEN_MAX_S:g} s: {error}") from None
+                    why = str(error) or "it does not answer"
+                    self._on_silence(self.node)
+                    raise ActorLost(f"it was not to be reached for {BROKEN_MAX_S:g} s: {why}") from None
                 await asyncio.sleep(AGAIN_S)
                 continue
             if isinstance(answer, bytes):

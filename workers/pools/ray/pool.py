@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
@@ -93,7 +94,9 @@ class RayPool:
 
     def start(self, spec: RunnerSpec, on_end: Callable[[], None]) -> Watched:
         """Start a runner on a node where its run has bundles."""
-        return RayRunner(self._ray, spec.node, lambda: self._started(spec), spec.adopt_within_s, on_end)
+        return RayRunner(
+            self._ray, spec.node, lambda: self._started(spec), spec.adopt_within_s, on_end, self.book.suspect
+        )
 
     async def _started(self, spec: RunnerSpec) -> Actor:
         reserved, node = self.book.reserved.get(spec.held_as or spec.run), self.book.node(spec.node)
@@ -101,7 +104,7 @@ class RayPool:
             raise ActorLost(f"{spec.run} holds no place on {spec.node} any more")
         bundles = reserved.on(node.id)
         gpus = spec.resources.get("GPU", 0.0)
-        name = f"{self._prefix}{spec.run}-{spec.attempt}-{spec.node}{self._suffix}"
+        name = f"{self._prefix}{spec.run}-{spec.attempt}-{spec.node}-{secrets.token_hex(2)}{self._suffix}"
         actor, visible = await asyncio.gather(
             self._ray.create_actor(Attendant, name, reserved.group, bundles[0], spec.runtime_env),
             self._gpus(reserved, bundles, gpus),
@@ -116,7 +119,7 @@ class RayPool:
         )
         own_dir = "working_dir" in spec.runtime_env
         try:
-            await actor.call("start", msgspec.msgpack.encode(told), own_dir)
+            await actor.call("start", msgspec.msgpack.encode(told), own_dir, reserved.lent)
         except ActorUnreachable as error:
             # It may have heard or not: a second call could start a second runner.
             await self._ray.kill(actor)
@@ -142,9 +145,10 @@ class RayPool:
         self._found = [one for one in found if one.standing.group in groups]
         for one in self._found:
             group = groups[one.standing.group]
-            if one.standing.place.run not in self.book.reserved:
+            if one.standing.held_as not in self.book.reserved:
                 bundles = [node or "" for node in await self._ray.bundles(group)]
-                self.book.reserved[one.standing.place.run] = Reserved(group, bundles, one.standing.place.resources)
+                held = Reserved(group, bundles, one.standing.place.resources, lent=one.standing.lent)
+                self.book.reserved[one.standing.held_as] = held
         held = {reserved.group.id for reserved in self.book.reserved.values()}
         for group in groups.values():
             if group.id not in held:
@@ -180,7 +184,7 @@ class RayPool:
             return actor
 
         place = found.standing.place
-        return RayRunner(self._ray, place.node, reach, found.standing.adopt_within_s, on_end, place)
+        return RayRunner(self._ray, place.node, reach, found.standing.adopt_within_s, on_end, self.book.suspect, place)
 
     # --- what the cluster does
 
