@@ -38,7 +38,7 @@ class Alarm:
         self._needs: dict[tuple[Timer, float], float] = {}
 
     def due(self, state: RunState, t: float, *, caught_up: bool) -> tuple[TimerFired, ...]:
-        """Return the timers that fire at `t`; `caught_up`: everything that was said by now is read."""
+        """Return the timers that fire at `t`; `caught_up`: what is to be said by now is said, and read."""
         self._pass(t, caught_up=caught_up)
         running = running_timers(state)
         self._needs = {

@@ -39,10 +39,12 @@ class _RunnerBeat(msgspec.Struct):
     incarnation: int
     number: int
     ranks: list[_Rank] = []
+    unsaid_s: float = 0.0
 
 
 class _PoolBeat(msgspec.Struct):
     nodes: dict[str, int]
+    unsaid_s: dict[str, float] = {}
 
 
 _RUNNERS: Final = msgspec.json.Decoder(_RunnerBeat)
@@ -106,9 +108,9 @@ class Ears:
             now = time.monotonic()
             elapsed_s, last = now - last, now
             tick_s = min(elapsed_s, TICK_S) if self._could_hear(elapsed_s) else 0.0
-            nodes = {name: pool.take() for name, pool in self._pools.items()}
+            pools = {name: pool.take() for name, pool in self._pools.items()}
             for k, ear in enumerate(tuple(self._runs)):
-                ear.tick(nodes, tick_s)
+                ear.tick(pools, tick_s)
                 if k % RUNS_PER_TURN_MAX == RUNS_PER_TURN_MAX - 1:
                     await asyncio.sleep(0)
 
@@ -153,11 +155,16 @@ class RunEar:
     async def heard(self, message: RawMessage) -> None:
         self._newest[message.subject.rpartition(".")[2]] = message.data
 
-    def tick(self, nodes: dict[str, frozenset[str] | None], tick_s: float) -> None:
+    def tick(self, pools: dict[str, _PoolBeat | None], tick_s: float) -> None:
         newest, self._newest = self._newest, {}
         beats = {source: beat for source, data in newest.items() if (beat := _beat(data)) is not None}
+        pool = pools.get(self._pool)
+        unsaid_s = [beat.unsaid_s for beat in beats.values()]
+        if pool is not None:
+            unsaid_s.append(pool.unsaid_s.get(self.run, 0.0))
         if self._on_tick is not None:
-            self._on_tick(Heard(beats=beats, nodes=nodes.get(self._pool)), tick_s)
+            nodes = frozenset(pool.nodes) if pool is not None else None
+            self._on_tick(Heard(beats=beats, nodes=nodes, unsaid_s=max(unsaid_s, default=0.0)), tick_s)
 
 
 class _Pool:
@@ -169,12 +176,12 @@ class _Pool:
     async def heard(self, message: RawMessage) -> None:
         self._newest = message.data
 
-    def take(self) -> frozenset[str] | None:
+    def take(self) -> _PoolBeat | None:
         data, self._newest = self._newest, None
         if data is None:
             return None
         try:
-            return frozenset(_POOLS.decode(data).nodes)
+            return _POOLS.decode(data)
         except msgspec.DecodeError:
             return None
 
@@ -185,4 +192,4 @@ def _beat(data: bytes) -> Beat | None:
     except msgspec.DecodeError:
         return None
     paused = frozenset(rank.rank for rank in beat.ranks if rank.paused)
-    return Beat(incarnation=beat.incarnation, number=beat.number, paused=paused)
+    return Beat(incarnation=beat.incarnation, number=beat.number, paused=paused, unsaid_s=beat.unsaid_s)

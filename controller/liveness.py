@@ -77,13 +77,18 @@ class Beat(Value, frozen=True, kw_only=True):
     incarnation: int
     number: int
     paused: frozenset[int] = frozenset()
+    unsaid_s: float = 0.0
 
 
 class Heard(Value, frozen=True, kw_only=True):
-    """What was heard since the last tick: the newest beat of each runner, the nodes of the pool if its beat came."""
+    """What was heard since the last tick: the newest beat of each runner, the nodes of the pool if its beat came.
+
+    `unsaid_s`: for how long one of them has something to say of the run that the broker does not take.
+    """
 
     beats: Mapping[str, Beat] = {}
     nodes: frozenset[str] | None = None
+    unsaid_s: float = 0.0
 
 
 Conclusions = tuple[SilenceConcluded | ProgressStopped, ...]

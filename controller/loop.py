@@ -201,7 +201,8 @@ class Loop:
                 waiting.add(read_delivered(delivered, self.run_id, self._subjects), self._clock.now())
             t = self._clock.now()
             caught_up = self._ports.inbox.caught_up
-            timers = (*self._vigil.concluded(caught_up=caught_up), *self._alarm.due(state, t, caught_up=caught_up))
+            heard_all = caught_up and not self._vigil.awaits_words
+            timers = (*self._vigil.concluded(caught_up=caught_up), *self._alarm.due(state, t, caught_up=heard_all))
             if timers or (waiting.due_t is not None and waiting.due_t <= t):
                 return await self._turn(state, waiting, timers)
             due = [due_t for due_t in (waiting.due_t, self._alarm.wake_t(state, t)) if due_t is not None]

@@ -22,7 +22,10 @@ class RankBeat(Value, frozen=True, kw_only=True):
 
 
 class RunnerBeat(Document, frozen=True, kw_only=True):
-    """A runner's beat; `number` is its highest fact number, so that a missing fact shows."""
+    """A runner's beat; `number` is its highest fact number, so that a missing fact shows.
+
+    `unsaid_s`: for how long the broker has not taken what it has to say. `incarnation` is 0 until it has one.
+    """
 
     v: int = 1
     kind: Literal["runner_beat"] = "runner_beat"
@@ -33,10 +36,14 @@ class RunnerBeat(Document, frozen=True, kw_only=True):
     number: int
     clock_s: float
     ranks: tuple[RankBeat, ...] = ()
+    unsaid_s: float = 0.0
 
 
 class PoolBeat(Document, frozen=True, kw_only=True):
-    """A supervisor's beat: the nodes it sees with their slots, how many are free, the runs it holds."""
+    """A supervisor's beat: the nodes it sees with their slots, how many are free, the runs it holds.
+
+    `unsaid_s`: of which runs, and for how long, the broker has not taken what it has to say.
+    """
 
     v: int = 1
     kind: Literal["pool_beat"] = "pool_beat"
@@ -45,6 +52,7 @@ class PoolBeat(Document, frozen=True, kw_only=True):
     nodes: dict[str, int]
     free: int
     runs: tuple[str, ...] = ()
+    unsaid_s: dict[str, float] = {}
 
 
 class Folded(Document, frozen=True, kw_only=True):

@@ -73,6 +73,7 @@ class Facts:
         # Which incarnation the source has by now, as far as this process has heard; None before it has.
         self._after: int | None = None
         self._ask = asyncio.Event()
+        self._unsaid_since: float | None = None
 
     def start(self) -> None:
         """Begin to join and to publish."""
@@ -110,6 +111,10 @@ class Facts:
         if not self._joined.is_set() and incarnation != self._after:
             self._after = incarnation
             self._ask.set()
+
+    def unsaid_s(self, now: float) -> float:
+        """Return for how long the broker has not taken what is to be said; 0 while nothing waits for it."""
+        return round(now - self._unsaid_since, 1) if self._unsaid_since is not None else 0.0
 
     async def settled(self, timeout_s: float) -> bool:
         """Wait until the broker holds everything said; False when it does not within the time."""
@@ -167,10 +172,13 @@ class Facts:
 
     async def _send(self, subject: str, data: bytes) -> bool:
         """Publish once; False when it is to be sent again."""
+        if self._unsaid_since is None:
+            self._unsaid_since = time.monotonic()
         try:
             await self._connection.wait_up()
             match await publish_acked(self._connection, subject, data, timeout_s=PUBLISH_TIMEOUT_S):
                 case Acked():
+                    self._unsaid_since = None
                     return True
                 case Rejected() as refused:
                     self._note_refusal(refused.description)

@@ -29,17 +29,20 @@ async def beat(
 ) -> None:
     """Beat for a runner until cancelled, as often as its job says."""
     while True:
-        if facts.spool.incarnation is not None and connection.is_up:
-            now = time.monotonic()
+        now = time.monotonic()
+        unsaid_s = facts.unsaid_s(now)
+        # Who cannot even ask for an incarnation says so: it is waited for.
+        if connection.is_up and (facts.spool.incarnation is not None or unsaid_s):
             attempt = group.attempt or spec.attempt
             said = RunnerBeat(
                 run=spec.run,
                 source=spec.source,
-                incarnation=facts.spool.incarnation,
+                incarnation=facts.spool.incarnation or 0,
                 attempt=attempt,
                 number=facts.spool.number,
                 clock_s=now,
                 ranks=group.beats(now),
+                unsaid_s=unsaid_s,
             )
             await say(connection, connection.names.subjects.beat(spec.run, attempt, spec.source), said)
         await asyncio.sleep(every_s())

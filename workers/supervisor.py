@@ -322,12 +322,14 @@ class Supervisor:
         subject = self._connection.names.subjects.pool_beat(self._config.pool)
         while True:
             if self._connection.is_up:
+                now = time.monotonic()
                 said = PoolBeat(
                     pool=self._config.pool,
                     supervisor=self._boot,
                     nodes=self._slots.nodes,
                     free=self._slots.free,
                     runs=tuple(run for run, desk in self._desks.items() if desk.holds),
+                    unsaid_s={run: s for run, desk in self._desks.items() if (s := desk.facts.unsaid_s(now)) >= 1},
                 )
                 await say(self._connection, subject, said)
             await asyncio.sleep(BEAT_EVERY_S)

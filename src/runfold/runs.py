@@ -13,12 +13,14 @@ from runfold.controller.status import status as status_of
 from runfold.errors import NotFoundError, UnreachableError
 from runfold.events.base import Document
 from runfold.events.fold import fold_all
+from runfold.events.job import RUN_ID
 from runfold.events.nats.errors import BrokerError
 from runfold.events.refusal import JobRefused
 from runfold.replay.archive import list_archives, list_open
 from runfold.replay.errors import NotFound, ReplayError
 from runfold.replay.source import load
 from runfold.room import shortage
+from runfold.sources import live_history
 from runfold.unknown import refusal_of, refused_text, why_unknown
 
 if TYPE_CHECKING:
@@ -103,7 +105,11 @@ async def service_trouble(where: Where) -> str | None:
 
 
 async def _live_status(client: Client, run: str) -> Status | JobRefused | None:
-    return await client.status(run) or await refusal_of(client, run)
+    if (status := await client.status(run)) is not None:
+        return status
+    if RUN_ID.fullmatch(run) and (history := await live_history(client, run)) is not None and history.links:
+        return archived_status(history)  # statuses are not synced: a full disk, or the broker's end, loses some
+    return await refusal_of(client, run)
 
 
 def archived_status(history: History) -> Status:

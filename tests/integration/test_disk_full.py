@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,9 @@ def steps(config):
 """
 FILLED_AT_ONCE_BYTES = 64 * 1024
 PATIENCE_S = 60.0
+IMPORT_S = 12.0
+FULL_S = 26.0
+"""More than twice as long as a group has to import."""
 
 
 @pytest.fixture
@@ -62,7 +65,7 @@ def test_a_full_disk_is_told_and_waited_for(runfold: Commands, small: Path, tmp_
     enough = tmp_path / "enough"
     runfold.write("jobs.py", TRAINING)
 
-    def until(what: str, said: str = "", index: int = -1) -> None:
+    def until(what: str, said: str = "", index: int = -2) -> None:
         deadline = time.monotonic() + PATIENCE_S
         while True:
             got = runfold.ok("get", run, "-o", "json")
@@ -96,3 +99,70 @@ def test_a_full_disk_is_told_and_waited_for(runfold: Commands, small: Path, tmp_
         said = up.stop()
     assert "the broker cannot store anything" in said
     assert "starting it again" in said
+
+
+SLOW_TO_LOAD = """
+import time
+from pathlib import Path
+
+while not Path("load").exists():
+    time.sleep(0.05)
+
+
+def train():
+    return "trained"
+"""
+NOISY = """
+import time
+from pathlib import Path
+
+import runfold
+
+
+def talks():
+    while not Path("enough").exists():
+        runfold.report({"much": "x" * 8000})
+        time.sleep(0.05)
+"""
+
+
+def test_a_disk_that_is_full_while_a_group_starts_costs_no_failure(
+    runfold: Commands, small: Path, tmp_path: Path
+) -> None:
+    """Ranks that are ready cannot say so: that is waited for, far beyond the time that they have to import."""
+    runfold.data = small / "data"
+    runfold.write("slow.py", SLOW_TO_LOAD)
+    runfold.write("noisy.py", NOISY)
+    settings = (f"timeouts.import_timeout_s={IMPORT_S}", "failure.controller_failure_limit=0")
+    patience = [word for setting in settings for word in ("--set", setting)]
+
+    def status() -> dict[str, object]:
+        return runfold.ok("get", run, "-o", "json").document
+
+    def until(held: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while not held():
+            assert time.monotonic() < deadline, status()
+
+    with runfold.service("--slots", "2") as up:
+        noisy = runfold.ok("submit", "noisy.py:talks").out.strip()
+        until_running = runfold.start("watch", noisy)
+        assert until_running.stdout is not None
+        while " running " not in until_running.stdout.readline():
+            assert until_running.poll() is None
+        run = runfold.ok("submit", "slow.py:train", *patience).out.strip()
+        until(lambda: "import_timeout_s" in str(status()["timeouts"]))
+        filler = fill(small)
+        until(lambda: "no space left on device" in runfold.ok("get", run).err)
+        (tmp_path / "load").touch()
+        full_until = time.monotonic() + FULL_S
+        while time.monotonic() < full_until:
+            # Which stream fails first is chance: the last words may still find room in a page that was begun.
+            assert (status()["state"] != "errored", status()["attempt"]) == (True, 1)
+        filler.unlink()
+        (tmp_path / "enough").touch()
+        assert runfold("watch", run).code == 0, runfold("replay", run, "--full").out
+        ended = status()
+        assert (ended["state"], ended["attempt"], ended["return_value"]) == ("finished", 1, "trained")
+        assert runfold("watch", noisy).code == 0
+        up.stop()

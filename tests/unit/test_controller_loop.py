@@ -13,7 +13,7 @@ from runfold.controller.decide import decide
 from runfold.controller.decision import Decision
 from runfold.controller.liveness import Conclusions, Heard, Watch
 from runfold.events.entry import AnyInput, Head, decode_entry, hash_entry
-from runfold.events.facts import Reported
+from runfold.events.facts import Placed, Reported
 from runfold.events.fold import fold_all
 from runfold.events.job import encode_job
 from runfold.events.memory import FaultKind
@@ -214,6 +214,30 @@ def test_an_error_in_what_one_run_concludes_harms_no_other(monkeypatch: pytest.M
             assert assignment(ill.run).want == "train"
             await well.finishes()
             assert world.owners.values == {"ill": "ctl-0"}
+
+    run(story())
+
+
+def test_a_timer_waits_for_words_that_the_broker_does_not_take() -> None:
+    """A disk that is full while a group starts: who is ready cannot say so, which is no failure to start."""
+
+    async def story() -> None:
+        world, ear = MemoryWorld(), StillEar()
+        world.of("digits-1").ear = ear
+        async with hosting(world):
+            group = Group(await taken(world, job()))
+            await group.pool.join("p1")
+            group.pool.say(group.pool.fact(Placed, places=[{"node": "local", "slots": 2}]))
+            await shown(group.run, lambda now: "start_timeout_s" in now.timeouts)
+            for _ in range(600):
+                ear.on_tick(Heard(unsaid_s=30.0), 0.5)
+                await asyncio.sleep(0.5)
+            assert (status(group.run).state, status(group.run).attempt) == ("scheduling", 1)
+            ear.on_tick(Heard(), 10.0)
+            await asyncio.sleep(50.0)
+            assert status(group.run).attempt == 1, "the time in which nobody could say anything does not count"
+            await asyncio.sleep(20.0)
+            await shown(group.run, lambda now: now.budgets["startup"].spent == 1)
 
     run(story())
 

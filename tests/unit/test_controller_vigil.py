@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runfold.controller.liveness import Beat, Heard
-from runfold.controller.vigil import Vigil
+from runfold.controller.vigil import UNSAID_AFTER_S, WORDS_AWAITED_MAX_S, Vigil
 from runfold.events.conclusions import SilenceConcluded
 from support.runs import Run
 
@@ -66,3 +66,26 @@ def test_a_tick_before_there_is_a_run_is_none() -> None:
     vigil = Vigil(FakeEar(), lambda: None)
     vigil.tick(Heard(), 0.5)
     assert vigil.concluded(caught_up=True) == ()
+
+
+async def test_words_that_the_broker_does_not_take_are_awaited_up_to_a_limit() -> None:
+    ear = FakeEar()
+    vigil = Vigil(ear, lambda: None)
+    await vigil.open(Run(1).running().state, vigil.tick)
+    ear.on_tick(Heard(unsaid_s=UNSAID_AFTER_S - 0.1), 0.5)
+    seen = [vigil.awaits_words]
+
+    def after(unsaid_s: float, ticks: int = 1) -> bool:
+        for _ in range(ticks):
+            ear.on_tick(Heard(unsaid_s=unsaid_s), 0.5)
+            seen.append(vigil.awaits_words)
+        return seen[-1]
+
+    assert not seen[-1]
+    assert after(UNSAID_AFTER_S)
+    assert after(0.0, 5), "beats come once a second, ticks twice"
+    assert not after(0.0)
+    assert not after(100.0, int(2 * WORDS_AWAITED_MAX_S) + 1)
+    assert sum(seen[-int(2 * WORDS_AWAITED_MAX_S) - 1 :]) == 2 * WORDS_AWAITED_MAX_S - 1
+    after(0.0, 6)
+    assert after(100.0), "another time"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
@@ -14,6 +15,7 @@ from runfold.events.beats import Folded
 from runfold.events.facts import RunnerReady
 from runfold.events.nats.client import RawMessage
 from runfold.events.nats.connection import Connection
+from runfold.events.nats.errors import Unanswered
 from runfold.events.nats.names import Names
 from runfold.events.requests import Join
 from runfold.workers.facts import JOIN_REPEAT_S, Facts
@@ -144,3 +146,45 @@ def test_it_asks_again_for_as_long_as_nobody_answers() -> None:
         return [join.after for join in inbox.joins]
 
     assert run_virtual(story()) == [0, 0, 0]
+
+
+def test_for_how_long_the_broker_does_not_take_what_it_says() -> None:
+    """Joining, and facts: each is unsaid until it is acknowledged, and then nothing is."""
+
+    class Full(Inbox):
+        takes = False
+
+        async def request(
+            self, subject: str, data: bytes, *, headers: Mapping[str, str] | None, timeout_s: float
+        ) -> Heard:
+            if not self.takes:
+                raise Unanswered(subject, "no answer")
+            return Heard(b'{"stream": "INBOX", "seq": 1}')
+
+    async def story() -> list[bool]:
+        inbox, found = Full(), list[bool]()
+        facts = Facts(cast("Connection", inbox), run="digits-1", source=SOURCE, boot="first", flush_s=0.5)
+
+        def note() -> None:
+            found.append(facts.unsaid_s(time.monotonic() + 60) >= 60)
+
+        facts.start()
+        note()
+        facts.hear(msgspec.structs.replace(shown(10, "", 0), joined=()))
+        await asyncio.sleep(3 * JOIN_REPEAT_S)
+        note()
+        inbox.takes = True
+        await asyncio.sleep(10 * JOIN_REPEAT_S)
+        note()
+        facts.hear(shown(11, "first", 1))
+        inbox.takes = False
+        say(facts, 1)
+        await asyncio.sleep(1.0)
+        note()
+        inbox.takes = True
+        await asyncio.sleep(1.0)
+        note()
+        await facts.close()
+        return found
+
+    assert run_virtual(story()) == [False, True, False, True, False]
