@@ -130,6 +130,7 @@ class Run:
         gates: dict[str, Literal["fail", "warn"]] | None = None,
         policies: Policies = DEFAULT,
         joined: bool = True,
+        dwell_s: float = 60.0,
         replica_size: int | None = None,
         backend: BackendConfig | None = None,
     ) -> None:
@@ -143,7 +144,8 @@ class Run:
         self.numbers: dict[str, int] = {}
         asked = job(workers, failure=failure, timeouts=timeouts)
         asked = replace(asked, checkpoint=checkpoint or CheckpointConfig(), storage_path=storage)
-        asked = replace(asked, validation=validation, hooks=HooksConfig(gates=gates or {}))
+        scaling = replace(asked.scaling, elastic_resize_monitor_interval_s=dwell_s)
+        asked = replace(asked, scaling=scaling, validation=validation, hooks=HooksConfig(gates=gates or {}))
         scaling = replace(asked.scaling, replica_group_size=replica_size)
         asked = replace(asked, scaling=scaling, backend=backend or BackendConfig())
         self._state: Unborn | RunState = unborn(asked)
