@@ -144,8 +144,8 @@ def test_a_signal_aborts_the_run_and_handlers_are_restored(tmp_path: Path) -> No
         [sys.executable, "-P", script, tmp_path / "data"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout is not None
-        while " report " not in (line := process.stdout.readline()):
+        assert process.stderr is not None
+        while " report " not in (line := process.stderr.readline()):
             assert line, process.communicate()
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
