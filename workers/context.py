@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from runfold.events.values import unpack
 from runfold.workers.errors import StorageError
@@ -73,3 +73,25 @@ class TrainContext:
         if self._storage is None:
             raise StorageError("get_storage: this run has no storage")
         return self._storage
+
+    # --- what the peer has taken away, and where it is now
+
+    def get_metadata(self) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("get_metadata is gone: give what the ranks need as train_loop_config")
+
+    def get_trial_name(self) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("get_trial_name is gone: get_experiment_name() is the run's name")
+
+    def get_trial_id(self) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("get_trial_id is gone: get_run_id() is the run's id")
+
+    def get_trial_resources(self) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("get_trial_resources is gone: give what the ranks need as train_loop_config")
+
+    def get_trial_dir(self) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("get_trial_dir is gone: get_storage() is where the run keeps its checkpoints")

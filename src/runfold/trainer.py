@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from runfold.blocking import run_blocking
 from runfold.errors import UsageError
@@ -85,6 +85,16 @@ class Trainer:
         if self._locally:
             scaling = ScalingConfig()
         self._job = self._make_job(entrypoint, train_loop_config or {}, scaling, backend_config)
+
+    @classmethod
+    def restore(cls, *_: object, **__: object) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("Trainer.restore is gone: a trainer with the same name and storage_path continues")
+
+    @classmethod
+    def can_restore(cls, *_: object, **__: object) -> NoReturn:
+        """Say what to do instead."""
+        raise DeprecationWarning("Trainer.can_restore is gone: a trainer with the same name and storage_path continues")
 
     @property
     def run_id(self) -> str:
@@ -186,7 +196,7 @@ class Trainer:
             "metrics_ranks": given.metrics_ranks,
             "warm_restarts": given.warm_restarts,
             "pool": given.pool,
-            "env": given.env,
+            "env": given.rank_env,
             "secret_env": given.secret_env,
             "working_dir": str(Path.cwd()),
             "labels": given.labels,

@@ -6,6 +6,16 @@ import pytest
 
 import runfold
 from runfold.errors import UsageError
+from runfold.workers.context import TrainContext
+from runfold.workers.link import Start
+
+
+def start() -> Start:
+    """What a rank is told first."""
+    return Start(
+        run="r", name="n", attempt=1, rank=0, life=1, world_size=1, local_rank=0, local_world_size=1, node_rank=0,
+        entrypoint="a:b",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["scaling_config", "run_config", "backend_config", "validation_config"])
@@ -24,3 +34,38 @@ def test_a_hook_that_nothing_would_call_is_refused(hook: str) -> None:
     config = runfold.RunConfig(callbacks=(kind(),))
     with pytest.raises(UsageError, match=rf"Mine\.{hook} is a context .*use before_worker_group"):
         runfold.Trainer(print, run_config=config)
+
+
+@pytest.mark.parametrize(
+    "name", ["sync_config", "verbose", "stop", "progress_reporter", "log_to_file", "logging_config"]
+)
+def test_what_the_peer_s_run_config_had_says_what_to_use_instead(name: str) -> None:
+    with pytest.raises(DeprecationWarning, match=rf"RunConfig\({name}=…\) is gone: "):
+        runfold.RunConfig(**{name: {}})  # type: ignore[arg-type]  # fields by name
+
+
+def test_the_environment_of_ranks_may_be_given_as_the_peer_does() -> None:
+    config = runfold.RunConfig(worker_runtime_env={"env_vars": {"A": "1", "B": "2"}}, env={"B": "3"})
+    assert config.rank_env == {"A": "1", "B": "3"}
+    with pytest.raises(ValueError, match="worker_runtime_env: 'pip' is not done by runfold"):
+        runfold.RunConfig(worker_runtime_env={"pip": ["torch"]})
+
+
+def test_what_is_gone_of_trainers_and_contexts_says_where_it_went() -> None:
+    for call in (runfold.Trainer.restore, runfold.Trainer.can_restore):
+        with pytest.raises(DeprecationWarning, match="the same name and storage_path continues"):
+            call("path")
+    for name in ("get_metadata", "get_trial_name", "get_trial_id", "get_trial_resources", "get_trial_dir"):
+        with pytest.raises(DeprecationWarning, match=f"{name} is gone: "):
+            getattr(TrainContext(start()), name)()
+
+
+def test_what_a_validation_takes_may_be_said_as_the_peer_does() -> None:
+    def validated(**options: object) -> dict[str, float]:
+        return runfold.ValidationConfig(fn=print, ray_remote_kwargs=options).resources
+
+    assert validated(num_gpus=1) == {"CPU": 1.0, "GPU": 1.0}
+    assert validated(num_cpus=0.5, resources={"disk": 2}) == {"CPU": 0.5, "disk": 2.0}
+    assert runfold.ValidationConfig(fn=print, resources={"CPU": 2.0}).resources == {"CPU": 2.0}
+    with pytest.raises(ValueError, match="ray_remote_kwargs: 'memory' is not done by runfold"):
+        validated(memory=1)
