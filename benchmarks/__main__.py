@@ -149,8 +149,9 @@ async def main() -> int:
     """Measure everything and print the table; 1 when a figure is over its limit."""
     import bearing
     import replaying
+    import warmth
 
-    rows = [*await replaying.rows(), *await bearing.rows()]
+    rows = [*await replaying.rows(), *await bearing.rows(), *[row async for row in warmth.rows()]]
     figures = [cold(), *(Figure(**vars(row)) for row in rows)]
     async with measures.bench() as started:
         figures.append(await starts(started))

@@ -91,3 +91,19 @@ def report_many() -> list[int]:
         if step % 100 == 0:
             time.sleep(0.001)  # as a training step would: a rank does something between its reports
     return took
+
+
+TRAINED_S = 1.0
+
+
+def fail_later(config: Notes) -> None:
+    """As `fail_once`, after a second of training: as good as always there was one."""
+    note(config, "entered")
+    if runfold.get_context().get_attempt() > 1:
+        return
+    runfold.barrier()
+    time.sleep(TRAINED_S)
+    if runfold.get_context().get_world_rank() == 1:
+        note(config, "raised")
+        raise RuntimeError("boom")
+    time.sleep(60)

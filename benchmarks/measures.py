@@ -15,7 +15,7 @@ import msgspec
 
 from runfold.client import Client, open_client
 from runfold.events.assignment import Assignment
-from runfold.events.config import FailureConfig, ScalingConfig
+from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig
 from runfold.events.entry import decode_entry
 from runfold.events.facts import FactMessage, Queued, RankFailed, RankStarted
 from runfold.events.job import Job
@@ -134,11 +134,14 @@ class Restart:
     entered: float
 
 
-async def restart(started: Bench) -> Restart:
+async def restart(
+    started: Bench, entrypoint: str = f"{FUNCTIONS}:fail_once", backend: BackendConfig | None = None
+) -> Restart:
     """From a rank's exception until both ranks are in user code again."""
     with tempfile.TemporaryDirectory(prefix="runfold-bench-") as name:
         folder = Path(name)
         wanted = job("fail_once", folder, failures=1)
+        wanted = msgspec.structs.replace(wanted, entrypoint=entrypoint, backend=backend or BackendConfig())
         seen: list[Delivered] = []
         names = started.client.names
         async with started.client.following(names.log, [names.subjects.log(str(wanted.id))], seen.append):

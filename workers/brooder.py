@@ -21,6 +21,7 @@ from runfold.workers.limits import SPARES_AFTER_S, WARM_WAIT_S
 from runfold.workers.link import Failed, Imported, Start
 from runfold.workers.logs import log_bug
 from runfold.workers.nest import Nest
+from runfold.workers.spares import Spares
 from runfold.workers.spawner import Spawner
 
 _PER_RANK: Final = "RUNFOLD_"
@@ -34,6 +35,7 @@ class Brooder:
 
     def __init__(self, cold: Spawner, run: str, node: str) -> None:
         self._cold = cold
+        self._cold_spares = Spares(cold)
         self._where = f"{run}: on {node}"
         self._nest: Nest | None = None
         self._coming: Nest | None = None
@@ -66,7 +68,8 @@ class Brooder:
             else:
                 self._provide_later(nest)
                 return found
-        return await RankHandle.fork(self._cold)
+        self._provide_later(self._cold_spares)
+        return await self._cold_spares.take()
 
     def hear(self, start: Start, message: Imported | Failed) -> None:
         """Hear what a rank has imported, or that it has failed."""
@@ -77,11 +80,17 @@ class Brooder:
                 if self._nest is not None:
                     self._nest.expect()
 
-    def _provide_later(self, nest: Nest) -> None:
+    def _provide_later(self, nest: Nest | Spares) -> None:
         """Fork spares once the ranks are at work: not while they start."""
         if self._providing is not None:
             self._providing.cancel()
-        self._providing = self._aside(_provide(nest), "there are no spare ranks")
+        self._providing = self._aside(self._provide(nest), "there are no spare ranks")
+
+    async def _provide(self, nest: Nest | Spares) -> None:
+        await asyncio.sleep(SPARES_AFTER_S)
+        if nest is not self._cold_spares:
+            await self._cold_spares.close()
+        await nest.provide()
 
     def _learn(self, start: Start, imported: Imported) -> None:
         """Import what a rank has imported in advance for those to come, if it is new."""
@@ -104,7 +113,7 @@ class Brooder:
     @property
     def spares(self) -> list[int]:
         """The processes that wait for a start."""
-        return self._nest.spares if self._nest is not None else []
+        return self._nest.spares if self._nest is not None else self._cold_spares.pids
 
     def hurry(self) -> None:
         """Let nobody wait for imports: a rank that is being started is to end."""
@@ -118,6 +127,7 @@ class Brooder:
             await asyncio.wait([self._providing])
         nests = [nest for nest in (self._nest, self._coming, *self._old.values()) if nest is not None]
         self._nest = self._coming = None
+        await self._cold_spares.close()
         old = list(self._old)
         for task in old:
             task.cancel()
@@ -185,11 +195,6 @@ class Brooder:
         task = asyncio.create_task(doing, name=bug)
         task.add_done_callback(partial(log_bug, what=f"{self._where} {bug}"))
         return task
-
-
-async def _provide(nest: Nest) -> None:
-    await asyncio.sleep(SPARES_AFTER_S)
-    await nest.provide()
 
 
 async def _end_when_idle(nest: Nest) -> None:

@@ -10,10 +10,11 @@ import socket
 
 import msgspec
 
-from runfold.workers import rank, warm
+from runfold.workers import warm
 from runfold.workers.errors import SpawnError
 from runfold.workers.handle import RankHandle
 from runfold.workers.limits import WARM_START_TIMEOUT_S
+from runfold.workers.spares import Spares
 from runfold.workers.spawner import Child, Spawner
 
 
@@ -29,8 +30,7 @@ class Nest:
         self._cold = cold
         self._child: Child | None = None
         self._spawner: Spawner | None = None
-        self._ranks: list[RankHandle] = []
-        self._spares: list[RankHandle] = []
+        self._spares: Spares | None = None
         self._checking: asyncio.Task[str | None] | None = None
         self.starting: asyncio.Task[Spawner] = asyncio.create_task(self._start(), name="warm process")
 
@@ -65,22 +65,14 @@ class Nest:
         reason = await self._checked()
         if reason is not None:
             raise SpawnError(reason)
-        found = self._spare() or await RankHandle.fork(await asyncio.shield(self.starting))
-        self._ranks = [*self._living(), found]
-        return found
-
-    def _spare(self) -> RankHandle | None:
-        while self._spares:
-            spare = self._spares.pop()
-            if spare.ended is None:
-                return spare
-            spare.close()
-        return None
+        if self._spares is None:
+            self._spares = Spares(await asyncio.shield(self.starting))
+        return await self._spares.take()
 
     @property
     def spares(self) -> list[int]:
         """The processes that wait for a start."""
-        return [spare.pid for spare in self._spares if spare.ended is None]
+        return self._spares.pids if self._spares is not None else []
 
     def expect(self) -> None:
         """See to it already that ranks may be forked: one has failed, and others will follow."""
@@ -89,14 +81,13 @@ class Nest:
 
     async def provide(self) -> None:
         """Have as many spares as there are ranks."""
-        with contextlib.suppress(SpawnError):
-            while self.usable and len(self._spares) < len(self._living()):
-                self._spares.append(await RankHandle.fork(self.starting.result(), rank.SPARE))
+        if self._spares is not None:
+            await self._spares.provide()
 
     async def idle(self) -> None:
         """Wait until no rank of it lives."""
-        for one in self._ranks:
-            await one.gone()
+        if self._spares is not None:
+            await self._spares.idle()
 
     async def close(self) -> None:
         """End it, and with it its ranks."""
@@ -104,14 +95,13 @@ class Nest:
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks)
+        if self._spares is not None:
+            await self._spares.close()
         if self._child is not None and self._child.ended is None:
             with contextlib.suppress(SpawnError):
                 await self._child.kill(signal.SIGKILL)
         if self._spawner is not None:
             await self._spawner.close()
-        for spare in self._spares:
-            spare.close()
-        self._spares.clear()
 
     async def _checked(self) -> str | None:
         self.expect()
@@ -123,6 +113,3 @@ class Nest:
             return await (await asyncio.shield(self.starting)).unchanged()
         except SpawnError as error:
             return str(error)
-
-    def _living(self) -> list[RankHandle]:
-        return [one for one in self._ranks if one.ended is None]
