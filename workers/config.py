@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 _READ_AT_START: Final = ("PYTHON", "LD_", "DYLD_", "MALLOC_", "GLIBC_TUNABLES")
@@ -43,6 +44,21 @@ def missing_names(names: Iterable[str]) -> tuple[str, ...]:
 def is_set(name: str) -> bool:
     """Whether a variable is set in this process's environment."""
     return name in os.environ
+
+
+@contextmanager
+def environment(env: Mapping[str, str]) -> Iterator[None]:
+    """Set variables in this process for as long as the block lasts."""
+    before = {name: os.environ.get(name) for name in env}
+    os.environ.update(env)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def value_of(name: str) -> str | None:

@@ -97,12 +97,13 @@ def _validate(link: socket.socket, order: Order) -> int:
     metrics: Json = None
     with Capture() as trying:
         become("validation", order.env, order.working_dir, order.codes[0].entrypoint)
-        metrics = _validated(order, question)
+        metrics = validated(order, question)
     _say(link, Said(value=metrics) if trying.error is None else _failed(trying.error))
     return 0
 
 
-def _validated(order: Order, question: Question) -> Json:
+def validated(order: Order, question: Question) -> Json:
+    """Validate a checkpoint in this process; return its metrics, which are kept beside it."""
     if order.storage is None:
         raise ValueError("a validation needs the run's storage")
     storage = open_storage(order.storage)

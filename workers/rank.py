@@ -219,7 +219,7 @@ def _tell_value(link: RankLink, value: object, reports: int) -> int:
     packed: Json = None
     blob: bytes | None = None
     with Capture() as packing:
-        packed, blob = _pack_value(value)
+        packed, blob = pack_value(value)
     if packing.error is not None:
         # The return value's own methods are user code too.
         packing.error.add_note("while what the training function returned was recorded")
@@ -229,7 +229,8 @@ def _tell_value(link: RankLink, value: object, reports: int) -> int:
     return 0
 
 
-def _pack_value(value: object) -> tuple[Json, bytes | None]:
+def pack_value(value: object) -> tuple[Json, bytes | None]:
+    """Return what a training function returned: packed, or pickled when it cannot be packed or is large."""
     try:
         packed = pack(value, "the return value")
         if len(msgspec.json.encode(packed)) <= VALUE_INLINE_MAX_BYTES:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NoReturn
 
 from runfold.blocking import run_blocking
@@ -57,6 +57,10 @@ class Result:
     callback_failures: dict[str, int] = field(default_factory=dict, repr=False)
     _storage: Storage | None = field(default=None, repr=False)
     _history: Callable[[], History] | None = field(default=None, repr=False)
+
+    def returning(self, value: object) -> Result:
+        """Return this result with what the function has returned itself, where that is at hand."""
+        return replace(self, return_value=value)
 
     @classmethod
     def from_path(

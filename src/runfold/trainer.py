@@ -27,6 +27,7 @@ from runfold.workers.payload import pickle_any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from runfold.events.state import RunState
     from runfold.follow import Onlooker
     from runfold.locate import Where
     from runfold.result import Result
@@ -112,13 +113,6 @@ class Trainer:
             JobRefusedError: the controller refused the job.
             UnreachableError: the service that was named does not answer.
         """
-        if self._locally:
-            from runfold.local import run_locally
-
-            given = self._run_config
-            storage_dir = find(given.data_dir, given.server).data_dir / STORAGE_FOLDER
-            datasets = self._parcels.blob(self._datasets)
-            return run_locally(self._job, self._function, storage_dir, given.storage_filesystem, datasets)
         where = find(self._run_config.data_dir, self._run_config.server)
         result = self._run(where)
         if result.error is not None:
@@ -137,18 +131,36 @@ class Trainer:
         )
         with progress(sys.stderr) as shown:
             if not self._callbacks:
-                return self._done(where, self._go(where, shown, shown.printed))
+                return self._ended(where, shown, shown.printed)[0]
             watching = Watching(observers, shown)
             try:
-                outcome = self._go(where, watching, shown.printed)
-                result = self._done(where, outcome)
-                if self._position < outcome.state.n:
-                    watching.finish(finished(outcome.state, result))
+                result, state = self._ended(where, watching, shown.printed)
+                if self._position < state.n:
+                    watching.finish(finished(state, result))
             finally:
                 watching.close()
         self._position = observers.position
         result.callback_failures.update(observers.failures)
         return result
+
+    def _ended(self, where: Where, onlooker: Onlooker, printed: Callable[[str], None]) -> tuple[Result, RunState]:
+        if not self._locally:
+            outcome = self._go(where, onlooker, printed)
+            return self._done(where, outcome), outcome.state
+        from runfold.local import LocalOrder, run_locally
+
+        return run_locally(
+            LocalOrder(
+                job=self._job,
+                function=self._function,
+                where=where,
+                onlooker=onlooker,
+                blobs=self._parcels.blobs,
+                datasets=self._parcels.blob(self._datasets),
+                filesystem=self._run_config.storage_filesystem,
+                callbacks=self._callbacks,
+            )
+        )
 
     def _go(self, where: Where, onlooker: Onlooker, printed: Callable[[str], None]) -> Outcome:
         blobs = tuple(self._parcels.blobs)

@@ -1,4 +1,4 @@
-"""Checkpoints in local mode: the same calls, without broker or log."""
+"""Checkpoints in local mode: the same calls and directories, in this process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def saves() -> int:
 
 
 def there(result: runfold.Result) -> list[str]:
-    return sorted(path.name for path in Path(str(result.path)).iterdir() if path.is_dir())
+    folders = (path for path in Path(str(result.path)).iterdir() if path.is_dir())
+    return sorted(path.name for path in folders if not path.name.startswith("."))
 
 
 def test_checkpoints_are_committed_and_the_best_are_kept(tmp_path: Path) -> None:
