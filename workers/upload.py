@@ -143,7 +143,10 @@ class Uploads:
             self._visible = True
 
     def _check_free(self, name: str) -> None:
-        """Raise `CheckpointClashError` when a directory is a sealed checkpoint, or this rank's of this attempt."""
+        """Raise `CheckpointClashError` when a directory is a sealed checkpoint, or this rank's of this attempt.
+
+        `StorageError` when a later attempt has begun it: this rank is one of those that do not know that they are over.
+        """
         files, who = self.storage.files, self._author
         if self._tried(lambda: files.exists(self.storage.inner(name, MANIFEST)), name, "looking into"):
             raise CheckpointClashError(
@@ -153,6 +156,11 @@ class Uploads:
             part = msgspec.json.decode(files.read(self.storage.inner(name, part_name(who.rank))), type=Part)
         except (FileNotFoundError, msgspec.DecodeError):
             return
+        if part.run == who.run and (part.attempt, part.life) > (who.attempt, who.life):
+            raise StorageError(
+                f"{name} is being written by attempt {part.attempt} of this run (life {part.life} of rank {who.rank}): "
+                f"attempt {who.attempt} is over, and touches nothing of it"
+            )
         if (part.run, part.attempt, part.life) == (who.run, who.attempt, who.life):
             raise CheckpointClashError(
                 f"checkpoint_dir_name: {name!r} was reported by this rank before (report {part.index}); choose another"

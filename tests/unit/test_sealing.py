@@ -17,7 +17,7 @@ from runfold.workers.errors import CheckpointClashError, CheckpointNameError, St
 from runfold.workers.keeper import Ask, done
 from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.sealing import SealOrder, delete, doubt, look, seal
-from runfold.workers.storage import Storage, open_storage
+from runfold.workers.storage import Storage, default_name, open_storage
 from runfold.workers.upload import Author, Uploads
 
 NAME = "checkpoint_000000_1"
@@ -213,6 +213,26 @@ def test_a_name_that_is_taken_is_the_reports_error(storage: Storage, tmp_path: P
     seal(storage, "r1", order(0, name="mine"))
     with pytest.raises(CheckpointClashError, match="is a committed checkpoint"):
         uploads(storage, attempt=2).copy(local(tmp_path / "x", m="m"), "mine", 2, {})
+
+
+def test_a_rank_of_an_attempt_that_is_over_touches_nothing_of_a_later_one(storage: Storage, tmp_path: Path) -> None:
+    """By runfold's own names it cannot; by a name of the user's it is told."""
+    zombie, present = uploads(storage, attempt=1), uploads(storage, attempt=2)
+    present.copy(local(tmp_path / "new", m="new"), "mine", 1, {})
+    before = {
+        file: storage.files.read(storage.path(f"mine/{file}")) for file in storage.files.find(storage.path("mine"))
+    }
+    with pytest.raises(StorageError, match="being written by attempt 2 of this run .*attempt 1 is over, and touches"):
+        zombie.copy(local(tmp_path / "old", m="old"), "mine", 0, {})
+    with pytest.raises(StorageError, match="attempt 1 is over"):
+        zombie.take("mine", 0, {})
+    after = {
+        file: storage.files.read(storage.path(f"mine/{file}")) for file in storage.files.find(storage.path("mine"))
+    }
+    assert after == before
+    seal(storage, "r1", order(0, name="mine", attempt=2, index=1))
+    names = {default_name(3, attempt) for attempt in (1, 2)}
+    assert len(names) == 2
 
 
 def test_files_that_are_there_are_taken_as_they_are(storage: Storage, tmp_path: Path) -> None:
