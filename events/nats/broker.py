@@ -82,7 +82,7 @@ class Broker:
     @property
     def server(self) -> str:
         """The address without credentials."""
-        return f"nats://{settings.LOOPBACK}:{self.port}"
+        return f"nats://{self.settings.host}:{self.port}"
 
     @property
     def storage_max_bytes(self) -> int:
@@ -139,6 +139,7 @@ def start_broker(
     data_dir: Path,
     *,
     namespace: str = DEFAULT_NAMESPACE,
+    host: str = settings.LOOPBACK,
     die_with_parent: bool = False,
     ready_timeout_s: float = READY_TIMEOUT_S,
     others: Mapping[str, int] | None = None,
@@ -148,6 +149,9 @@ def start_broker(
     It blocks for some tens of milliseconds, more on a store with many messages. With `die_with_parent` (Linux)
     the kernel ends the server when the *thread* that called this ends: call it from the main thread, also in an
     asyncio program. `others` are the process ids that `connection.json` names beside the broker's.
+
+    `host` is the address of this machine where it listens. Nothing is encrypted: one that is not loopback is for a
+    network that nobody else is on.
 
     Raises:
         StoreLocked: another server uses the store; the error holds its process id.
@@ -159,7 +163,7 @@ def start_broker(
     (folder / "store").mkdir(parents=True, exist_ok=True)
     lock = _lock(folder / "store")
     try:
-        chosen = settings.load_or_choose(folder, namespace)
+        chosen = msgspec.structs.replace(settings.load_or_choose(folder, namespace), host=host)
         broker = _start_on_a_port(folder, chosen, lock, _preparation(die_with_parent), ready_timeout_s)
     finally:
         # The server holds its own copy: the lock lasts as long as the server, not as long as we do.
@@ -238,6 +242,7 @@ def _spawn(
     text = serverconf.embedded(
         name=chosen.name,
         names=Names(chosen.namespace),
+        host=chosen.host,
         port=port,
         folder=folder,
         max_file_bytes=chosen.storage_max_bytes,
@@ -259,7 +264,7 @@ def _spawn(
         )
     os.pwrite(lock, f"{process.pid}\n".encode(), 0)
     try:
-        _wait_until_ready(process, chosen.name, port, output, ready_timeout_s)
+        _wait_until_ready(process, chosen, port, output, ready_timeout_s)
         monitor_url = _monitor_url(folder, process.pid)
     except BaseException:
         process.kill()
@@ -285,14 +290,14 @@ def _preparation(die_with_parent: bool) -> Callable[[], None] | None:
 
 
 def _wait_until_ready(
-    process: subprocess.Popen[bytes], name: str, port: int, output: Path, ready_timeout_s: float
+    process: subprocess.Popen[bytes], chosen: settings.Settings, port: int, output: Path, ready_timeout_s: float
 ) -> None:
     deadline = time.monotonic() + ready_timeout_s
     while True:
         code = process.poll()
         if code is not None:
             raise BrokerStartFailed(f"nats-server ended at once (exit code {code}): {_end_of(output)}")
-        if _greeting(port) == name:
+        if _greeting(chosen.host, port) == chosen.name:
             return
         if time.monotonic() > deadline:
             raise BrokerStartFailed(
@@ -302,10 +307,10 @@ def _wait_until_ready(
         time.sleep(POLL_EVERY_S)
 
 
-def _greeting(port: int) -> str | None:
+def _greeting(host: str, port: int) -> str | None:
     """Return the name of the server that answers on a port; None when nobody does yet."""
     try:
-        with socket.create_connection((settings.LOOPBACK, port), timeout=PROBE_TIMEOUT_S) as probe:
+        with socket.create_connection((host, port), timeout=PROBE_TIMEOUT_S) as probe:
             line = b""
             while b"\r\n" not in line and len(line) < INFO_LINE_MAX_BYTES:
                 more = probe.recv(4096)

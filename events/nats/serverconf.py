@@ -59,12 +59,12 @@ def _subjects(subjects: Iterable[str]) -> str:
 
 
 def embedded(
-    *, name: str, names: Names, port: int, folder: Path, max_file_bytes: int, password: Callable[[Role], str]
+    *, name: str, names: Names, host: str, port: int, folder: Path, max_file_bytes: int, password: Callable[[Role], str]
 ) -> str:
-    """Render the embedded broker's whole configuration: one node, loopback, every message synced."""
+    """Render the embedded broker's whole configuration: one node, every message synced; monitoring on loopback."""
     return (
         f"server_name: {quoted(name)}\n"
-        f'listen: "127.0.0.1:{port}"\n'
+        f"listen: {quoted(f'{host}:{port}')}\n"
         f'http: "127.0.0.1:-1"\n'
         f"ports_file_dir: {quoted(str(folder))}\n"
         f"log_file: {quoted(str(folder / 'nats-server.log'))}\n"

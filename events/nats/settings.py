@@ -30,12 +30,13 @@ PASSWORD_BYTES: Final = 24
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What was chosen when the broker was first started in a directory."""
+    """What was chosen when the broker was first started in a directory. `host` is where it listens this time."""
 
     name: str
     namespace: str
     storage_max_bytes: int
     passwords: dict[str, str]
+    host: str = LOOPBACK
 
     def password(self, role: Role) -> str:
         """Return a user's password."""

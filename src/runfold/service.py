@@ -18,6 +18,7 @@ from runfold.events.nats.connection import connect
 from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StreamMismatch, StreamsMissing
 from runfold.events.nats.files import CONNECTION_FILE, write_private
 from runfold.events.nats.names import Names, Role
+from runfold.events.nats.settings import LOOPBACK
 from runfold.events.nats.streams import provision
 from runfold.locate import STORAGE_FOLDER, Address
 from runfold.restarts import Backoff, Restarts
@@ -46,7 +47,8 @@ class Plan:
 
     `storage_dir` is where runs that name no storage keep their checkpoints; by default among the other files. With a
     `nodes_count` the machine shows so many nodes with `slots` each, as if each were a machine of its own. `labels` are
-    those of nodes, by which jobs choose. `ray`: the pool is not this machine's, but a Ray cluster's.
+    those of nodes, by which jobs choose. `ray`: the pool is not this machine's, but a Ray cluster's. `listen`
+    is the address of this machine at which others reach the broker; by default nobody does.
     """
 
     data_dir: Path
@@ -60,6 +62,7 @@ class Plan:
     nodes_count: int = 1
     labels: dict[str, dict[str, str]] = field(default_factory=dict)
     ray: RayConfig | None = None
+    listen: str | None = None
 
     @property
     def nodes(self) -> list[str]:
@@ -165,7 +168,11 @@ class Service:
         try:
             # Not in a thread: the kernel ends the broker with the thread that started it.
             self._broker = start_broker(
-                plan.data_dir, namespace=plan.namespace, die_with_parent=True, others=self._other_pids()
+                plan.data_dir,
+                namespace=plan.namespace,
+                host=plan.listen or LOOPBACK,
+                die_with_parent=True,
+                others=self._other_pids(),
             )
         except BrokerStartFailed as error:
             raise ServiceError(str(error)) from error

@@ -27,6 +27,17 @@ def test_starts_answers_and_stops(tmp_path: Path) -> None:
     assert broker.exit_code() == 0
 
 
+def test_listens_where_other_machines_reach_it(tmp_path: Path) -> None:
+    broker = start_broker(tmp_path, host="127.0.0.2")
+    try:
+        assert broker.url(Role.WORKER).endswith(f"@127.0.0.2:{broker.port}")
+        assert "127.0.0.2" in read_connection(tmp_path).url
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", broker.port)).close()
+    finally:
+        broker.stop()
+
+
 def test_second_server_on_one_store_is_refused_and_named(tmp_path: Path) -> None:
     broker = start_broker(tmp_path)
     try:

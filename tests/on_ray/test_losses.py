@@ -114,3 +114,21 @@ def test_a_place_that_is_lost_alone_is_replaced(cluster: RayCluster, service: Co
     status = run.ends()
     assert (status["state"], status["attempt"]) == ("finished", 1)
     cluster.leaves_nothing()
+
+
+def test_an_elastic_run_grows_with_its_cluster(cluster: RayCluster, service: Commands) -> None:
+    cpus = len(cluster.nodes)
+    run = RayRun(
+        service,
+        "grows",
+        workers=0,
+        scaling__num_workers=f"[1,{cpus + 1}]",
+        scaling__resources_per_worker__CPU=2,
+        scaling__elastic_resize_monitor_interval_s=0,
+        timeouts__resize_wait_s=1,
+    )
+    run.ranks(1, count=cpus)
+    cluster.add()
+    run.ranks(2, count=cpus + 1)
+    assert run.ends()["state"] == "finished"
+    cluster.leaves_nothing()

@@ -174,9 +174,8 @@ class RayRun:
         runfold.write("waiting.py", WAITING)
         options = {"pool": "ray", **{key.replace("__", "."): value for key, value in settings.items()}}
         words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
-        self.run = runfold.ok(
-            "submit", f"waiting.py:{function}", "--name", name, "--workers", str(workers), *words
-        ).out.strip()
+        size = ("--workers", str(workers)) if workers else ()
+        self.run = runfold.ok("submit", f"waiting.py:{function}", "--name", name, *size, *words).out.strip()
 
     def ranks(self, attempt: int, count: int = 2) -> list[Rank]:
         """Wait for the ranks of an attempt to be at work."""

@@ -20,6 +20,7 @@ from runfold.up import serve
 from runfold.workers.pools.ray import RayConfig
 
 CONTROLLERS_MAX_COUNT: Final = 16
+EVERYWHERE: Final = ("0.0.0.0", "::", "*", "")  # noqa: S104  # they are refused
 RAY: Final = "ray"
 RAY_CPUS: Final = 2
 """Of a cluster that is started here."""
@@ -57,6 +58,15 @@ LabelOption = Annotated[
         show_default=False,
     ),
 ]
+ListenOption = Annotated[
+    str | None,
+    typer.Option(
+        "--listen",
+        metavar="HOST",
+        help="The address of this machine at which other nodes reach the broker, unencrypted; default: none.",
+        show_default=False,
+    ),
+]
 
 
 def command(
@@ -66,6 +76,7 @@ def command(
     nodes: NodesOption = 1,
     label: LabelOption = None,
     ray_address: RayOption = None,
+    listen: ListenOption = None,
     controllers: ControllersOption = 1,
     output: OutputOption = "text",
     data: DataOption = None,
@@ -80,6 +91,8 @@ def command(
     _check_names(node, pool)
     if not 1 <= controllers <= CONTROLLERS_MAX_COUNT:
         raise UsageError(f"--controllers: must be 1 to {CONTROLLERS_MAX_COUNT}, not {controllers}")
+    if listen in EVERYWHERE:
+        raise UsageError(f"--listen: {listen!r} is where nobody can be reached; give an address of this machine's own")
     where = find(data)
     where.make()
     plan = Plan(
@@ -91,6 +104,7 @@ def command(
         controllers_count=controllers,
         nodes_count=nodes,
         ray=_ray(pool, ray_address, slots),
+        listen=listen,
     )
     plan = replace(plan, labels=_labels(label or [], plan.nodes))
 
