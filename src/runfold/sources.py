@@ -23,6 +23,7 @@ from runfold.replay.unarchive import read_last
 
 if TYPE_CHECKING:
     from runfold.client import Client
+    from runfold.events.status import Status
     from runfold.locate import Where
     from runfold.replay.history import History
     from runfold.replay.story import Story
@@ -68,12 +69,28 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
         raise NotFound(await why_unknown(where, target)) from None
 
 
-def kept_story(where: Where, target: str, entries_min: int) -> Story | None:
-    """Return the story kept beside a long run's archive, which is what `open_history` would read; None otherwise."""
-    named = RUN_ID.fullmatch(target) is not None
-    if named and next(iter(where.services()), None) is not None:
-        return None
-    return read_summary(open_store(archive_path(where.data_dir, target) if named else target), entries_min)
+async def glance(where: Where, target: str, entries_min: int) -> Story | Status | None:
+    """Return what tells of a run of at least so many entries before they are read; None of a shorter one.
+
+    The story kept beside its archive, if that is of the log as it stands; else the status of a run on the service.
+    """
+    if not RUN_ID.fullmatch(target):
+        return read_summary(open_store(target), entries_min)
+    store = open_store(archive_path(where.data_dir, target))
+    for address in where.services():
+        from runfold.client import open_client
+
+        try:
+            async with open_client(address) as client:
+                status = await client.status(target)
+        except UnreachableError:
+            continue
+        if status is not None:
+            last = read_last(store)
+            whole = last is not None and last.head == status.head
+            kept = read_summary(store, entries_min) if whole else None
+            return kept or (status if status.head.n + 1 >= entries_min else None)
+    return read_summary(store, entries_min)
 
 
 async def live_history(client: Client, run: str) -> History | None:

@@ -15,6 +15,7 @@ from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, 
 from runfold.cli.show import print_text
 from runfold.errors import UsageError
 from runfold.events.counts import counted
+from runfold.events.status import Status
 from runfold.events.transitions import AttemptStarted
 from runfold.locate import find
 from runfold.moments import live_state_at
@@ -25,9 +26,10 @@ from runfold.replay.screen import on_screen
 from runfold.replay.show import render_snapshot
 from runfold.replay.story import story
 from runfold.replay.timeline import timeline
-from runfold.sources import kept_story, open_history
+from runfold.sources import glance, open_history
 
 if TYPE_CHECKING:
+    from runfold.locate import Where
     from runfold.replay.history import History
     from runfold.replay.story import Story
 
@@ -73,11 +75,7 @@ def command(
         from runfold.cli.following import follow_story
 
         raise typer.Exit(asyncio.run(follow_story(where, target, as_json=output == "json", full=full)))
-    early = None
-    if at is None and output != "json":
-        early = kept_story(where, target, LONG_ENTRIES_MIN_COUNT)
-        if early is not None:
-            _show_header(early, full=full)
+    early = _early(where, target, full=full) if at is None and output != "json" else None
     if at is not None:
         snapshot = asyncio.run(live_state_at(where, target, at))
         snapshot = snapshot or state_at(asyncio.run(open_history(where, target)), at)
@@ -98,6 +96,20 @@ def command(
         show_json({"story": told, "timeline": rows})
         return
     show_lines(render_timeline(rows if full else on_screen(rows), look(full=full)))
+
+
+def _early(where: Where, target: str, *, full: bool) -> Story | None:
+    """Show what can be told of a long log before it is read; return the story, if it was that."""
+    found = asyncio.run(glance(where, target, LONG_ENTRIES_MIN_COUNT))
+    if isinstance(found, Status):
+        from runfold.cli.get import status_text  # loads what speaks to a broker
+
+        print_text(status_text(msgspec.structs.replace(found, ranks=()), datetime.now(UTC)))
+        print_text(f"  {counted(found.head.n + 1, 'entry')} are being read\n")
+        return None
+    if found is not None:
+        _show_header(found, full=full)
+    return found
 
 
 def _check_part(history: History, attempt: int | None, rank: int | None) -> None:
