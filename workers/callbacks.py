@@ -281,6 +281,13 @@ def gates_of(callbacks: Iterable[object]) -> dict[str, OnError]:
     return gates
 
 
+def never_asked(callback: object) -> tuple[str, ...]:
+    """Return the hooks of a callback that are marked as gates and can be none."""
+    can_be = {*GATES, *STANDS_IN.values()}
+    names = (name for name in dir(type(callback)) if hasattr(getattr(type(callback), name, None), _MARK))
+    return tuple(name for name in names if name not in can_be)
+
+
 def is_gate(callback: object, hook: str) -> bool:
     """Whether the controller asks this hook of a callback, so that it is not called off the log as well."""
     return hook in gates_of([callback])

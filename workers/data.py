@@ -33,6 +33,9 @@ class DataConfig:
     whole. `shuffle_seed`: another order in each epoch, the same in every run with this seed; None keeps the order.
     `equal`: every rank gets as many rows as every other, and the few that are left over are left out of that epoch.
     `execution_options` and `enable_shard_locality` are the peer's, and have no effect here.
+
+    A subclass may have the peer's `configure(datasets, world_size, worker_handles, worker_node_ids)`, which returns a
+    dict of data sets for each rank: it is called in each, which takes its own.
     """
 
     def __init__(
@@ -55,6 +58,19 @@ class DataConfig:
     def splits(self, name: str) -> bool:
         """Whether a data set is split among the ranks."""
         return self.datasets_to_split == ALL or name in self.datasets_to_split
+
+
+class _Configure(Protocol):
+    """Sharing out of the user's own."""
+
+    def __call__(
+        self,
+        datasets: Mapping[str, object],
+        world_size: int,
+        *,
+        worker_handles: Sequence[object] | None,
+        worker_node_ids: Sequence[str],
+    ) -> Sequence[Mapping[str, object]]: ...
 
 
 class Given(msgspec.Struct):
@@ -301,28 +317,41 @@ class RankData:
         self._given: Given | None = None
         self._cursors: dict[str, Cursor] = {}
         self._shards: dict[str, DatasetShard] = {}
+        self._own = False
         self._lock = threading.Lock()
 
     def shard(self, name: str) -> DatasetShard:
         """Return this rank's shard; the same object each time."""
         with self._lock:
             if self._given is None:
-                self._given = self._load()
-                splits = self._given.config.splits
-                self._cursors = resumed(*self._left(), rank=self._rank, world=self._world, splits=splits)
-            if name not in self._given.datasets:
-                known = ", ".join(sorted(self._given.datasets)) or "none"
+                self._given = self._begin(self._load())
+            given = self._given
+            if name not in given.datasets:
+                known = ", ".join(sorted(given.datasets)) or "none"
                 raise KeyError(f"there is no dataset {name!r} in this run; its datasets: {known}")
             if name not in self._shards:
+                rank, world = (0, 1) if self._own else (self._rank, self._world)
+                data, cursor = given.datasets[name], self._cursors.get(name)
                 self._shards[name] = DatasetShard(
-                    name,
-                    self._given.datasets[name],
-                    rank=self._rank,
-                    world=self._world,
-                    config=self._given.config,
-                    cursor=self._cursors.get(name),
+                    name, data, rank=rank, world=world, config=given.config, cursor=cursor
                 )
             return self._shards[name]
+
+    def _begin(self, given: Given) -> Given:
+        """Return what this rank gets of what was given, and find out where it goes on."""
+        left, world_before = self._left()
+        self._cursors = resumed(left, world_before, rank=self._rank, world=self._world, splits=given.config.splits)
+        configure: _Configure | None = getattr(given.config, "configure", None)
+        if configure is None:
+            return given
+        shared = configure(given.datasets, self._world, worker_handles=None, worker_node_ids=[])
+        if len(shared) != self._world:
+            raise DataError(f"dataset_config.configure: it must return a dict for each of {self._world} ranks")
+        self._own = True
+        if world_before != self._world:
+            # Shared out in a way of the user's own: where one group was says nothing of where another one is.
+            self._cursors = {name: Cursor(at.epoch) for name, at in self._cursors.items()}
+        return Given(shared[self._rank], given.config)
 
     def mark(self) -> str | None:
         """Return where this rank is in all its data sets; None while it has none."""

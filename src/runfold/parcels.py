@@ -11,7 +11,7 @@ from runfold.config import read_settings
 from runfold.errors import UsageError
 from runfold.events.config import HooksConfig, ValidationSpec
 from runfold.pickling import pickle_object
-from runfold.workers.callbacks import Callback, gates_of, in_ranks
+from runfold.workers.callbacks import Callback, gates_of, in_ranks, never_asked
 from runfold.workers.data import DataConfig
 from runfold.workers.given import packed_arguments
 from runfold.workers.load import BLOB_PREFIX
@@ -101,6 +101,11 @@ def _check_hooks(callbacks: Iterable[object]) -> None:
                     f"callbacks: {type(callback).__name__}.{hook} is a context around the controller's own work, which "
                     f"no user code runs in here; use {instead}"
                 )
+        if wrong := never_asked(callback):
+            raise UsageError(
+                f"callbacks: {type(callback).__name__}.{wrong[0]} is marked as a gate, and nothing is decided when it "
+                "is called: leave out the mark, and it is told as an observer"
+            )
 
 
 def named_callbacks() -> list[object]:

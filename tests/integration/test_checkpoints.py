@@ -313,6 +313,20 @@ def test_the_commands(user: Commands) -> None:
     assert user("resume", "nobody").code == 4
 
 
+def test_a_second_live_run_on_the_same_path_is_refused_and_told_of_the_first(user: Commands, tmp_path: Path) -> None:
+    options = ("--set", f"storage_path={tmp_path}", "--set", "storage_name=shared", "--set", "config.steps=2")
+    first = user.ok("submit", "saving.py:asked", *options).out.strip()
+    while user.ok("get", first, "-o", "json").document["state"] != "running":
+        time.sleep(LOOK_EVERY_S)
+    refused = user("run", "saving.py:trains", *options)
+    assert (refused.code, first in refused.err, "shared" in refused.err) == (2, True, True), refused.err
+    user.ok("stop", first, "--at-checkpoint", "--reason", "another one waits")
+    user.ok("watch", first)
+    then = user.ok("run", "saving.py:trains", *options, "-o", "json").document
+    assert then["state"] == "finished"
+    assert f"{first} was here before" in user.ok("replay", str(then["run"])).out
+
+
 def test_a_run_of_a_service_tells_the_same_from_its_log_and_from_its_storage(user: Commands, tmp_path: Path) -> None:
     """Nobody waited for it: the archiver puts its log beside its checkpoints."""
     settings = [f"storage_path={tmp_path}", "storage_name=told", "config.steps=3", "checkpoint.num_to_keep=2"]

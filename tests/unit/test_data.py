@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -188,6 +188,38 @@ def test_a_rank_knows_its_data_sets_by_name() -> None:
     with pytest.raises(KeyError, match="its datasets: train, valid"):
         data.shard("test")
     assert len(loads) == 1
+
+
+class Halves(DataConfig):
+    """Shares out by halves instead of by turns."""
+
+    def configure(
+        self,
+        datasets: Mapping[str, object],
+        world_size: int,
+        worker_handles: object = None,
+        worker_node_ids: object = None,
+        **more: object,
+    ) -> list[dict[str, object]]:
+        whole = list(cast("Sequence[object]", datasets["train"]))
+        each = len(whole) // world_size
+        return [{"part": whole[rank * each : (rank + 1) * each]} for rank in range(world_size)]
+
+
+def test_a_config_may_share_out_in_a_way_of_its_own() -> None:
+    def ranked(rank: int, world: int, left: dict[str, str], before: int) -> RankData:
+        given = Given({"train": range(8)}, Halves())
+        return RankData(lambda: given, rank=rank, world=world, left=lambda: (left, before))
+
+    assert [rows(ranked(rank, 2, {}, 0).shard("part")) for rank in range(2)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    left = {"3": '{"part":[1,0,3]}'}
+    again = ranked(1, 2, left, 2).shard("part")
+    assert (again.epoch, rows(again)) == (1, [7])
+    # A group of another size begins the epoch anew: its parts are others.
+    other = ranked(0, 4, left, 2).shard("part")
+    assert (other.epoch, rows(other)) == (1, [0, 1])
+    with pytest.raises(KeyError, match="its datasets: part"):
+        ranked(0, 2, {}, 0).shard("train")
 
 
 def test_a_config_travels() -> None:

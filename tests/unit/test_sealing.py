@@ -222,7 +222,7 @@ def test_a_rank_of_an_attempt_that_is_over_touches_nothing_of_a_later_one(storag
     before = {
         file: storage.files.read(storage.path(f"mine/{file}")) for file in storage.files.find(storage.path("mine"))
     }
-    with pytest.raises(StorageError, match="being written by attempt 2 of this run .*attempt 1 is over, and touches"):
+    with pytest.raises(StorageError, match=r"being written by attempt 2 of this run .*attempt 1 is over, and touches"):
         zombie.copy(local(tmp_path / "old", m="old"), "mine", 0, {})
     with pytest.raises(StorageError, match="attempt 1 is over"):
         zombie.take("mine", 0, {})

@@ -69,3 +69,13 @@ def test_what_a_validation_takes_may_be_said_as_the_peer_does() -> None:
     assert runfold.ValidationConfig(fn=print, resources={"CPU": 2.0}).resources == {"CPU": 2.0}
     with pytest.raises(ValueError, match="ray_remote_kwargs: 'memory' is not done by runfold"):
         validated(memory=1)
+
+
+def test_a_mark_on_what_can_be_no_gate_is_refused() -> None:
+    class Mine(runfold.ControllerCallback):
+        @runfold.gate
+        def after_controller_finish(self, result: object) -> None:
+            """Be asked, it is hoped."""
+
+    with pytest.raises(UsageError, match=r"Mine\.after_controller_finish is marked as a gate"):
+        runfold.Trainer(print, run_config=runfold.RunConfig(callbacks=(Mine(),)))
