@@ -99,8 +99,8 @@ def _own(name: str, folders: list[Path]) -> list[Path]:
             files = (at / f"{part}.py", at / part / "__init__.py")
             at /= part
             # Not the methods of Path: they raise for names that no file can have, and where nobody may look.
-            found += [file for file in files if os.path.isfile(file)]  # noqa: PTH113
-        if found or os.path.isdir(folder / name.partition(".")[0]):  # noqa: PTH112
+            found += [file for file in files if os.path.isfile(file)]  # noqa: PTH113  # see above
+        if found or os.path.isdir(folder / name.partition(".")[0]):  # noqa: PTH112  # see above
             return found
     return []
 

@@ -16,20 +16,6 @@ from runfold.workers.scope import Scope, given_to, rendezvous_of, scope_of
 def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid) -> Start:
     """Return what a rank is told. Its local ranks are those of the ranks that it meets with."""
     scope = scope_of(assignment, laid.rank)
-    world = scope.size if scope.group is None else assignment.num_workers
-    local = len(_neighbours(assignment, laid, scope))
-    given: dict[str, object] = {
-        "RUNFOLD_RUN": spec.run,
-        "RUNFOLD_ATTEMPT": assignment.attempt,
-        "RUNFOLD_RANK": laid.rank,
-        "RUNFOLD_WORLD_SIZE": world,
-        "RUNFOLD_LOCAL_RANK": laid.local_rank,
-        "RUNFOLD_LOCAL_WORLD_SIZE": local,
-        "RUNFOLD_NODE_RANK": laid.node_rank,
-        "RUNFOLD_NODE": spec.node,
-    }
-    if scope.group is not None:
-        given |= {"RUNFOLD_REPLICA_GROUP": scope.group, "RUNFOLD_REPLICA_RANK": laid.rank - scope.first}
     met = rendezvous_of(assignment, scope)
     gpus = gpus_of(assignment, laid)
     return Start(
@@ -39,9 +25,9 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
         rank=laid.rank,
         life=laid.life,
         slot=laid.its_slot,
-        world_size=world,
+        world_size=_world_size(assignment, scope),
         local_rank=laid.local_rank,
-        local_world_size=local,
+        local_world_size=len(_neighbours(assignment, laid, scope)),
         node_rank=laid.node_rank,
         replica_group=scope.group,
         replica_groups=scope.groups,
@@ -54,7 +40,7 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
             **spec.env,
             **_visible(assignment, laid, share=job.backend.shares_gpus),
             **job.env,
-            **{name: str(value) for name, value in given.items()},
+            **_variables(spec, assignment, laid, scope),
         },
         working_dir=str(Path(spec.base_dir) / (job.working_dir or ".")),
         collective_timeout_s=job.timeouts.collective_timeout_s,
@@ -69,6 +55,27 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
         gpus=gpus,
         warm=job.warm_restarts,
     )
+
+
+def _variables(spec: RunnerSpec, assignment: Assignment, laid: RankLaid, scope: Scope) -> dict[str, str]:
+    """Return the variables that say who a rank is."""
+    given: dict[str, object] = {
+        "RUNFOLD_RUN": spec.run,
+        "RUNFOLD_ATTEMPT": assignment.attempt,
+        "RUNFOLD_RANK": laid.rank,
+        "RUNFOLD_WORLD_SIZE": _world_size(assignment, scope),
+        "RUNFOLD_LOCAL_RANK": laid.local_rank,
+        "RUNFOLD_LOCAL_WORLD_SIZE": len(_neighbours(assignment, laid, scope)),
+        "RUNFOLD_NODE_RANK": laid.node_rank,
+        "RUNFOLD_NODE": spec.node,
+    }
+    if scope.group is not None:
+        given |= {"RUNFOLD_REPLICA_GROUP": scope.group, "RUNFOLD_REPLICA_RANK": laid.rank - scope.first}
+    return {name: str(value) for name, value in given.items()}
+
+
+def _world_size(assignment: Assignment, scope: Scope) -> int:
+    return scope.size if scope.group is None else assignment.num_workers
 
 
 def beginning(assignment: Assignment, job: Work, rank: int) -> Go:
@@ -86,7 +93,7 @@ def _neighbours(assignment: Assignment, laid: RankLaid, scope: Scope) -> list[Ra
     return [one for one in assignment.layout if one.rank in scope.ranks and places[one.place].node == node]
 
 
-# --- GPUs (BEHAVIOUR §4.12)
+# --- GPUs
 
 
 def gpus_of(assignment: Assignment, laid: RankLaid) -> tuple[str, ...]:

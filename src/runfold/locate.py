@@ -105,7 +105,7 @@ def find(data: str | PathLike[str] | None = None, server: str | None = None, con
         raise UsageError("--data: names no directory")
     _check_namespace(settings.namespace)
     data_dir = Path(data).expanduser().absolute() if data is not None else settings.data_dir
-    if os.path.isfile(data_dir):  # noqa: PTH113  # not that of Path, which raises where nobody may look
+    if os.path.isfile(data_dir):  # noqa: PTH113  # that of Path raises where nobody may look
         option = "--data" if data is not None else DATA_VARIABLE
         raise UsageError(f"{option}: {data_dir} is a file, not a directory; name another one")
     if server is not None and context is not None:

@@ -95,7 +95,7 @@ def finish(commands: Commands, run: str) -> list[dict[str, object]]:
 
 
 def transitions(entries: list[dict[str, object]], kind: str) -> list[dict[str, object]]:
-    found = [item for entry in entries for item in entry["transitions"]]  # type: ignore[attr-defined]
+    found = [item for entry in entries for item in entry["transitions"]]  # type: ignore[attr-defined]  # JSON
     return [item for item in found if item["kind"] == kind]
 
 
@@ -170,7 +170,7 @@ def test_a_node_that_breaks_twice_is_stayed_off_until_it_is_admitted(three: tupl
         lambda: status(commands, run)["state"] == "running" and status(commands, run)["attempt"] == 3, PATIENCE_S
     )
     ranks = status(commands, run)["ranks"]
-    assert sorted(rank["node"] for rank in ranks) == ["local-0", "local-2"]  # type: ignore[attr-defined]
+    assert sorted(rank["node"] for rank in ranks) == ["local-0", "local-2"]  # type: ignore[attr-defined]  # JSON
     story = commands.ok("replay", run).out
     assert "local-1 failed 2 times, and failure.node_exclude_after is 2; later attempts stay off it" in story
     assert commands("admit", run, "local-2").code == 1
@@ -195,7 +195,7 @@ def test_who_fails_again_waits_twice_as_long_before_the_next_attempt(three: tupl
     run = submitted(commands, "waits", "raises", "failure.max_failures=2", "failure.backoff_s=0.5")
     entries = finish(commands, run)
     waits = [item for item in transitions(entries, "state_changed") if item["to"] == "restarting"]
-    times = [entry["t"] for entry in entries for item in entry["transitions"] if item in waits]  # type: ignore[attr-defined]
-    assert [round(item["not_before_t"] - t, 3) for item, t in zip(waits, times, strict=True)] == [0.5, 1.0]  # type: ignore[operator]
-    began = [entry["t"] for entry in entries for item in entry["transitions"] if item["kind"] == "attempt_started"]  # type: ignore[attr-defined]
-    assert all(t >= item["not_before_t"] for item, t in zip(waits, began[1:], strict=True))  # type: ignore[operator]
+    times = [entry["t"] for entry in entries for item in entry["transitions"] if item in waits]  # type: ignore[attr-defined]  # JSON
+    assert [round(item["not_before_t"] - t, 3) for item, t in zip(waits, times, strict=True)] == [0.5, 1.0]  # type: ignore[operator]  # JSON
+    began = [entry["t"] for entry in entries for item in entry["transitions"] if item["kind"] == "attempt_started"]  # type: ignore[attr-defined]  # JSON
+    assert all(t >= item["not_before_t"] for item, t in zip(waits, began[1:], strict=True))  # type: ignore[operator]  # JSON

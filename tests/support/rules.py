@@ -171,6 +171,7 @@ UNIT_EXEMPT = {
     "repeat_limit": "named like the peer's budgets; counts equal failures",
     "node_exclude_after": "named like the peer's budgets; counts failures of a node",
     "min_workers": "named like num_workers",
+    "replica_group_size": "a size as in world_size; counts ranks",
     "max_workers": "named like num_workers",
     "slots": "the word of the design; counts places for a rank",
     "priority": "an order, not an amount",

@@ -59,7 +59,7 @@ def ask(
         return archived
 
     monkeypatch.setattr(asking, "clients", lambda _: aclosing(each()))
-    monkeypatch.setattr(asking, "find_status", found)
+    monkeypatch.setattr(asking, "known_status", found)
     answer = run_virtual(asking.ask(WHERE, "digits-1", REQUEST))
     return answer, len(answers) - len(waiting)
 

@@ -8,13 +8,9 @@ from msgspec.structs import replace
 from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment, ReplicaGiven
-from runfold.events.base import Cause, Moment
 from runfold.events.conclusions import SilenceConcluded
-from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig, Timeouts
-from runfold.events.edges import IllegalEdge
-from runfold.events.evolve import evolve
+from runfold.events.config import BackendConfig, FailureConfig, Timeouts
 from runfold.events.facts import AnyFact
-from runfold.events.replicas import hit_by, replica_size
 from runfold.events.transitions import (
     CheckpointCommitted,
     FailureDecided,
@@ -389,40 +385,3 @@ def test_given_nodes_that_go_when_a_rank_raises_then_its_group_is_replaced_meanw
     run.says(run.noticed("local", within_s=60.0)).says(run.failed(3))
     assert run.the(FailureDecided).decision == "replace"
     assert run.name == "preempting"
-
-
-# --- edges
-
-
-def test_a_failure_of_no_rank_takes_along_who_is_on_its_node_or_everybody() -> None:
-    run = at_work(4, nodes=2)
-    failure = replace(run.says(run.failed(3)).the(FailureDecided).failure, rank=None)
-    assert hit_by(run.group, replace(failure, node="node-b"), 2) == {1}
-    assert hit_by(run.group, replace(failure, node=""), 2) == {0, 1}
-
-
-def test_torchft_has_groups_of_one_rank_unless_told_otherwise() -> None:
-    assert replica_size(ScalingConfig(num_workers=4), BackendConfig(kind="torchft")) == 1
-    assert replica_size(ScalingConfig(num_workers=4, replica_group_size=2), BackendConfig(kind="torchft")) == 2
-    assert replica_size(ScalingConfig(num_workers=4), BackendConfig()) is None
-
-
-@pytest.mark.parametrize("workers", [3, (2, 5)])
-def test_ranks_must_be_whole_groups(workers: int | tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="is no multiple of replica_group_size"):
-        ScalingConfig(num_workers=workers, replica_group_size=2)
-    with pytest.raises(ValueError, match="replica_group_size: must be at least 1"):
-        ScalingConfig(replica_group_size=0)
-
-
-def test_what_cannot_be_replaced_is_refused() -> None:
-    run = at_work(4)
-    failure = run.says(run.failed(3)).the(FailureDecided)
-    at = Moment(n=99, t=9.0)
-    with pytest.raises(IllegalEdge, match="all replica groups fail together"):
-        evolve(run.state, replace(failure, replicas=(0, 1)), at)
-    with pytest.raises(IllegalEdge, match="can be replaced by itself"):
-        evolve(run.state, replace(failure, replicas=()), at)
-    again = ReplicaGroupReplaced(cause=Cause(input=0), reason="r", group=0, life=2, layout=())
-    with pytest.raises(IllegalEdge, match="replica group 0 is not down in life 2"):
-        evolve(run.state, again, at)

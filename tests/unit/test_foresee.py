@@ -105,7 +105,7 @@ def test_a_name_that_no_file_can_have_is_nothing_to_foresee(tmp_path: Path, sour
         ("/dev/kfd", "/dev/kfd"),
         ("/dev/accel0", "/dev/accel0"),
         ("/dev/null", None),
-        ("/home/me/dev/nvidia", None),
+        ("/srv/dev/nvidia", None),
         ("socket:[1]", None),
         ("", None),
     ],

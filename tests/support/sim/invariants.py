@@ -186,9 +186,9 @@ def reports_folded_once(outcome: Outcome, run: str, history: History) -> Finding
             elif isinstance(item, RankReturned):
                 returned[item.attempt, item.rank, item.life] = item.reports
         attempt = max((item.attempt for item in entry.transitions if isinstance(item, AttemptStarted)), default=attempt)
-        for item in entry.transitions:
-            if isinstance(item, ReplicaGroupReplaced):
-                first.update({(attempt, laid.rank, laid.life): item.first for laid in item.layout})
+        for replaced in entry.transitions:
+            if isinstance(replaced, ReplicaGroupReplaced):
+                first.update({(attempt, laid.rank, laid.life): replaced.first for laid in replaced.layout})
     for (attempt, rank, life), indexes in seen.items():
         start = first.get((attempt, rank, life), 0)
         end = outcome.world.truth.reported[run, attempt, rank, life]

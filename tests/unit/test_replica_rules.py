@@ -1,0 +1,53 @@
+"""Replica groups: of which size they may be, whom a failure takes along, and which replacements are none."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from runfold.events.base import Cause, Moment
+from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig
+from runfold.events.edges import IllegalEdge
+from runfold.events.evolve import evolve
+from runfold.events.replicas import hit_by, replica_size
+from runfold.events.transitions import FailureDecided, ReplicaGroupReplaced
+from support.runs import Run
+
+
+def at_work(*nodes: str) -> Run:
+    """Four ranks in groups of two."""
+    return Run(4, nodes=nodes, failure=FailureConfig(max_failures=3), replica_size=2).running()
+
+
+def test_torchft_has_groups_of_one_rank_unless_told_otherwise() -> None:
+    assert replica_size(ScalingConfig(num_workers=4), BackendConfig(kind="torchft")) == 1
+    assert replica_size(ScalingConfig(num_workers=4, replica_group_size=2), BackendConfig(kind="torchft")) == 2
+    assert replica_size(ScalingConfig(num_workers=4), BackendConfig()) is None
+
+
+@pytest.mark.parametrize("workers", [3, (2, 5)])
+def test_ranks_must_be_whole_groups(workers: int | tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="is no multiple of replica_group_size"):
+        ScalingConfig(num_workers=workers, replica_group_size=2)
+    with pytest.raises(ValueError, match="replica_group_size: must be at least 1"):
+        ScalingConfig(replica_group_size=0)
+
+
+def test_a_failure_of_no_rank_takes_along_who_is_on_its_node_or_everybody() -> None:
+    run = at_work("node-a", "node-b")
+    failure = replace(run.says(run.failed(3)).the(FailureDecided).failure, rank=None)
+    assert hit_by(run.group, replace(failure, node="node-b"), 2) == {1}
+    assert hit_by(run.group, replace(failure, node=""), 2) == {0, 1}
+
+
+def test_what_cannot_be_replaced_is_refused() -> None:
+    run = at_work("local")
+    failure = run.says(run.failed(3)).the(FailureDecided)
+    at = Moment(n=99, t=9.0)
+    with pytest.raises(IllegalEdge, match="all replica groups fail together"):
+        evolve(run.state, replace(failure, replicas=(0, 1)), at)
+    with pytest.raises(IllegalEdge, match="can be replaced by itself"):
+        evolve(run.state, replace(failure, replicas=()), at)
+    again = ReplicaGroupReplaced(cause=Cause(input=0), reason="r", group=0, life=2, layout=())
+    with pytest.raises(IllegalEdge, match="replica group 0 is not down in life 2"):
+        evolve(run.state, again, at)
