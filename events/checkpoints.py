@@ -82,13 +82,17 @@ class Kept(Value, frozen=True, kw_only=True):
 
 
 class Wanted(Value, frozen=True, kw_only=True):
-    """A checkpoint that was asked for: by which request; `stop`: the run ends with it."""
+    """A checkpoint that was asked for: by which request; `stop`: the run ends with the next one that is committed.
+
+    `index` is that of the last report that any rank had made by then: an older checkpoint is not what was asked for.
+    """
 
     id: str
     by: str
     cause: Cause
     stop: bool = False
     reason: str = ""
+    index: int = -1
 
 
 class Trouble(Value, frozen=True, kw_only=True):
@@ -112,7 +116,7 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     `base`: the index of the present attempt's first report. `leftovers`: directories that will never be whole.
     `opened`: the storage was looked into. `seals_failed` in a row. `orders` counts the deletions ordered.
     `sweep`: a runner was lost, and what its ranks had begun to upload is known to nobody.
-    `continues`: the run that this one goes on from. `last`: what brought the newest commit, `committed_t`: when.
+    `continues`: the run that this one goes on from. `last`: what brought the newest commit.
     `unread`: a rank that was given a checkpoint has not asked for it. `late`: the first files that came too late.
     `marks`: where the ranks were in their data at the last reports, in their order. `torn`: checkpoints of this attempt
     that were given up with a replica group.
@@ -130,7 +134,6 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     sweep: bool = False
     continues: str | None = None
     last: Cause | None = None
-    committed_t: float | None = None
     unread: Cause | None = None
     late: LateFiles | None = None
     marks: tuple[Mark, ...] = ()
@@ -140,11 +143,6 @@ class Checkpoints(Value, frozen=True, kw_only=True):
     def unusable(self) -> bool:
         """Whether the look into the storage, before anybody trains, has failed: nothing was sealed, nor tried to be."""
         return self.trouble is not None and self.opened and self.seals_failed == 0
-
-
-def committed_since(checkpoints: Checkpoints, t: float) -> bool:
-    """Whether a checkpoint has been committed at `t` of the run's clock or later: what was asked for then is there."""
-    return checkpoints.committed_t is not None and checkpoints.committed_t >= t
 
 
 # --- sets of ranks, small also for thousands

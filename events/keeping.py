@@ -150,8 +150,9 @@ def committed(state: RunState, transition: CheckpointCommitted, at: Moment) -> R
     checkpoints = state.checkpoints
     kept = ranked(checkpoints.kept, new, newest.name)
     cause = absolute(transition.cause, at.n)
-    checkpoints = replace(checkpoints, kept=kept, wanted=None, seals_failed=0, last=cause, committed_t=at.t)
-    wanted, ending = state.checkpoints.wanted, state.ending
+    wanted, ending = checkpoints.wanted, state.ending
+    open_wish = wanted if wanted is not None and not wanted.stop and transition.index <= wanted.index else None
+    checkpoints = replace(checkpoints, kept=kept, wanted=open_wish, seals_failed=0, last=cause)
     if wanted is not None and wanted.stop and ending is None:
         why = f" ({wanted.reason})" if wanted.reason else ""
         reason = f"stopped at checkpoint {transition.name}{why}"

@@ -43,7 +43,9 @@ def _wanted(state: RunState, request: CheckpointNow | StopAtCheckpoint, cause: C
     before = state.checkpoints.wanted
     if before is not None and (before.stop or not stop):
         return before
-    return Wanted(id=request.id, by=request.by, cause=cause, stop=stop, reason=reason)
+    ranks = state.group.ranks if state.group is not None else ()
+    index = state.checkpoints.base + max((rank.index for rank in ranks), default=-1)
+    return Wanted(id=request.id, by=request.by, cause=cause, stop=stop, reason=reason, index=index)
 
 
 def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:

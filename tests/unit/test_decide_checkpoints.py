@@ -8,7 +8,6 @@ from msgspec.structs import replace
 from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.base import Cause, Json, Moment
-from runfold.events.checkpoints import committed_since
 from runfold.events.config import CheckpointConfig, FailureConfig, Timeouts
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
@@ -289,15 +288,18 @@ def test_given_a_wish_to_stop_and_no_checkpoint_ever_then_the_run_ends_as_it_wou
     assert run.the(StateChanged).reason == "the rank returned"
 
 
-def test_a_commit_is_known_by_its_time() -> None:
-    run = Run(1).running()
-    assert not committed_since(run.state.checkpoints, 0.0)
-    committed(run)
-    assert committed_since(run.state.checkpoints, run.t)
-    assert not committed_since(run.state.checkpoints, run.t + 0.1)
-    at = run.t
-    committed(run, 1)
-    assert committed_since(run.state.checkpoints, at + 0.1)
+def test_given_a_checkpoint_of_before_the_wish_then_the_ranks_are_asked_on_but_a_stop_is_content_with_it() -> None:
+    for stop in (False, True):
+        run = Run(1).running()
+        run.says(run.shard(0, 0))
+        run.says(StopAtCheckpoint(id="r1") if stop else CheckpointNow(id="r1"))
+        run.says(run.sealed(FIRST))
+        assert run.name == ("shutting_down" if stop else "running")
+        told = assignment(run.state, run.head)
+        assert told.job is None or told.job.wanted == (None if stop else "r1")
+        if not stop:
+            committed(run, 1)
+            assert run.state.checkpoints.wanted is None
 
 
 def test_given_nodes_that_go_then_a_checkpoint_is_asked_for() -> None:
