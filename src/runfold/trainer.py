@@ -58,7 +58,16 @@ class Trainer:
         datasets: Mapping[str, object] | None = None,
         dataset_config: DataConfig | None = None,
         validation_config: ValidationConfig | None = None,
+        metadata: object | None = None,
+        resume_from_checkpoint: object | None = None,
     ) -> None:
+        if metadata is not None:
+            raise DeprecationWarning("Trainer(metadata=…) is gone: give what the ranks need as train_loop_config")
+        if resume_from_checkpoint is not None:
+            raise DeprecationWarning(
+                "Trainer(resume_from_checkpoint=…) is gone: a trainer with the same name and storage_path continues, "
+                "or give the checkpoint's path as train_loop_config"
+            )
         for name, value, kind in (
             ("scaling_config", scaling_config, ScalingConfig),
             ("run_config", run_config, RunConfig),

@@ -49,12 +49,17 @@ def test_the_environment_of_ranks_may_be_given_as_the_peer_does() -> None:
     assert config.rank_env == {"A": "1", "B": "3"}
     with pytest.raises(ValueError, match="worker_runtime_env: 'pip' is not done by runfold"):
         runfold.RunConfig(worker_runtime_env={"pip": ["torch"]})
+    prepared = runfold.RunConfig(pool="ray", worker_runtime_env={"pip": ["torch"], "env_vars": {"A": "1"}})
+    assert (prepared.runtime_env, prepared.rank_env) == ({"pip": ["torch"]}, {"A": "1"})
 
 
 def test_what_is_gone_of_trainers_and_contexts_says_where_it_went() -> None:
     for call in (runfold.Trainer.restore, runfold.Trainer.can_restore):
         with pytest.raises(DeprecationWarning, match="the same name and storage_path continues"):
             call("path")
+    for argument in ("metadata", "resume_from_checkpoint"):
+        with pytest.raises(DeprecationWarning, match=rf"Trainer\({argument}=…\) is gone: "):
+            runfold.Trainer(print, **{argument: "x"})  # type: ignore[arg-type]  # what is tested
     for name in ("get_metadata", "get_trial_name", "get_trial_id", "get_trial_resources", "get_trial_dir"):
         with pytest.raises(DeprecationWarning, match=f"{name} is gone: "):
             getattr(TrainContext(start()), name)()
