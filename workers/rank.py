@@ -122,9 +122,7 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
         around.call("after_init_train_context")
         backend.on_training_start(_Meet(current))
     if setting_up.error is not None:
-        kind: FailureKind = "rendezvous" if start.backend.kind != "none" else "load"
-        kind = "load" if isinstance(setting_up.error, ImportError | LoadError) else kind
-        return _tell_failure(link, setting_up.error, current.reports, kind=kind)
+        return _tell_failure(link, setting_up.error, current.reports, kind=_kind_of(setting_up.error, start))
     imported = _tell_imports(link, imported, loading=True)
     with Capture() as training:
         around.heed_the_end()
@@ -146,7 +144,14 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
     return code
 
 
+def _kind_of(error: BaseException, start: Start) -> FailureKind:
+    """Return what setting up has failed at."""
+    meets = start.backend.kind != "none" and not isinstance(error, ImportError | LoadError)
+    return "rendezvous" if meets else "load"
+
+
 def _place(start: Start) -> Place:
+    """Return a rank as its backend sees it: among those that it meets with."""
     return Place(
         rank=start.rank - start.replica_first,
         world_size=start.world_size if start.replica_group is None else start.replica_size,
