@@ -23,8 +23,9 @@ from runfold.events.fold import fold, fold_all
 from runfold.events.state import Dropped, RunState
 from runfold.events.status import Status
 from runfold.events.transitions import AttemptStarted, ControllerChanged, FailureDecided, SourceJoined
+from support.asked import job, unborn
 from support.plays import CONFIGS, PLAYS, SIZES, Line, a_run, inputs_of, seen_from_outside, speaker
-from support.runs import AT, Run, born_of, job, unborn
+from support.runs import AT, Run, born_of
 
 Play = list[list[Line]]
 Size = int | tuple[int, int]

@@ -23,7 +23,6 @@ from runfold.events.config import (
     CheckpointConfig,
     FailureConfig,
     HooksConfig,
-    ScalingConfig,
     Timeouts,
     ValidationSpec,
 )
@@ -50,13 +49,14 @@ from runfold.events.facts import (
     RunnerReady,
     TaskEnded,
 )
-from runfold.events.failures import ErrorInfo, FailureKind
+from runfold.events.failures import FailureKind
 from runfold.events.fold import fold
 from runfold.events.job import Job, job_digest
 from runfold.events.requests import Join
 from runfold.events.state import Group, RunState, Unborn
 from runfold.events.tasks import TaskOutcome
 from runfold.events.transitions import AnyTransition, ControllerChanged, StateChanged
+from support.asked import error, job, unborn
 
 POOL: Final = "pool-local"
 AT: Final = "2026-11-30T05:48:28.000000Z"
@@ -77,37 +77,9 @@ class Said(TypedDict):
     attempt: int
 
 
-def job(
-    workers: int | tuple[int, int] = 2,
-    *,
-    failure: FailureConfig | None = None,
-    timeouts: Timeouts | None = None,
-    run: str = "digits",
-) -> Job:
-    """Return a resolved job."""
-    return Job(
-        id=run,
-        name="train",
-        entrypoint="digits:train",
-        scaling=ScalingConfig(num_workers=workers),
-        failure=failure or FailureConfig(),
-        timeouts=timeouts or Timeouts(),
-    )
-
-
-def unborn(asked: Job) -> Unborn:
-    """Return the state before entry 0 of a job."""
-    return Unborn(job=asked, digest=job_digest(asked), jobs_sequence=1)
-
-
 def born_of(asked: Job, controller: str = "ctl") -> tuple[AnyInput, ...]:
     """Return the inputs of entry 0 of a job."""
     return (JobTaken(digest=job_digest(asked)), ControllerStarted(controller=controller, decider=DECIDER))
-
-
-def error(message: str = "boom", kind: FailureKind = "user", type_: str = "RuntimeError") -> ErrorInfo:
-    """Return an error as a rank tells it."""
-    return ErrorInfo(type=type_, message=message, kind=kind, traceback=f"Traceback\n{type_}: {message}")
 
 
 class Run:

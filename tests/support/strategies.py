@@ -16,7 +16,7 @@ from runfold.events.facts import AnyFact
 from runfold.events.job import Job
 from runfold.events.requests import AnyRequest
 from runfold.events.transitions import AnyTransition
-from support.runs import job
+from support.asked import job
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=8)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

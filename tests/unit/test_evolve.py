@@ -47,7 +47,8 @@ from runfold.events.transitions import (
     StateChanged,
     StateName,
 )
-from support.runs import AT, Run, job, unborn
+from support.asked import job, unborn
+from support.runs import AT, Run
 
 CAUSE = Cause(input=0)
 AT_9 = Moment(n=9, t=5.0)
