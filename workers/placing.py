@@ -222,6 +222,7 @@ def demand_of(assignment: Assignment) -> Demand:
         excluded=assignment.excluded_nodes,
         selectors=_selectors(assignment.label_selector),
         accelerator_type=assignment.accelerator_type,
+        prepared=tuple(assignment.runtime_env),
     )
 
 

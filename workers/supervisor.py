@@ -315,7 +315,8 @@ class Supervisor:
             reclaimed.clear()
             _LOG.warning("SIGTERM, which runfold never sends: taken for the notice that this machine is taken back")
             for desk in self._desks.values():
-                if nodes := tuple(dict.fromkeys(runner.node for runner in desk.runners if runner.alive)):
+                here = (runner.node for runner in desk.runners if runner.alive and self._pool.is_here(runner.node))
+                if nodes := tuple(dict.fromkeys(here)):
                     desk.notice(nodes, None, f"SIGTERM to the supervisor of pool {self._config.pool}")
 
     async def _beat(self) -> None:

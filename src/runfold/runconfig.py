@@ -20,6 +20,8 @@ GONE: Final = {
 }
 """Fields of the peer that say so when they are set, and what to use instead."""
 
+LOCAL: Final = "local"
+
 
 class RunConfig(Config, frozen=True, kw_only=True):
     """What a run is called, where it keeps things, how it deals with failures.
@@ -27,9 +29,10 @@ class RunConfig(Config, frozen=True, kw_only=True):
     `name` names the run (its id is the name and a short suffix), and its directory within `storage_path`: a run that
     shares both with an earlier one continues it. `storage_path` is a path or any URL that fsspec knows, to which
     `storage_options` go; with `storage_filesystem`, a filesystem of fsspec, it is a path on that. `env` is set in the
-    ranks (`worker_runtime_env`, the peer's name for it, may hold `env_vars`); `secret_env` names variables that they
-    take from the supervisor's environment and that are never written down. `data_dir` and `server` say where the
-    service is looked for, instead of RUNFOLD_DATA and RUNFOLD_SERVER.
+    ranks (`worker_runtime_env`, the peer's name for it, may hold `env_vars`, and on a Ray cluster what else is prepared
+    on each node); `secret_env` names variables that they take from the supervisor's environment and that are never
+    written down. `data_dir` and `server` say where the service is looked for, instead of RUNFOLD_DATA and
+    RUNFOLD_SERVER.
 
     `callbacks` are told of the run, here, and called in its ranks and its hook process, after those that
     RUNFOLD_CALLBACKS names; one whose hooks have raised `callback_failure_limit` times is told no more.
@@ -49,7 +52,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     metrics_ranks: str = "zero"
     warm_restarts: bool = True
-    pool: str = "local"
+    pool: str = LOCAL
     priority: int = 0
     data_dir: str | PathLike[str] | None = None
     server: str | None = None
@@ -80,14 +83,19 @@ class RunConfig(Config, frozen=True, kw_only=True):
             return self.env
         return {**{name: str(value) for name, value in cast("Mapping[str, object]", given).items()}, **self.env}
 
+    @property
+    def runtime_env(self) -> dict[str, object]:
+        """What a Ray cluster prepares on each node: all of `worker_runtime_env` but its variables."""
+        return {name: value for name, value in (self.worker_runtime_env or {}).items() if name != "env_vars"}
+
     def _check_the_peers(self) -> None:
         """Refuse what the peer has and runfold has not, saying what to use instead."""
         for name, instead in GONE.items():
             if getattr(self, name) is not None:
                 raise DeprecationWarning(f"RunConfig({name}=…) is gone: {instead}")
         for name in self.worker_runtime_env or {}:
-            if name != "env_vars":
+            if name != "env_vars" and self.pool == LOCAL:
                 raise ValueError(
-                    f"worker_runtime_env: {name!r} is not done by runfold: ranks have what the supervisor has; only "
-                    "env_vars is taken, as RunConfig(env=…) is"
+                    f"worker_runtime_env: {name!r} is not done by runfold on its own machine: ranks have what the "
+                    "supervisor has; only env_vars is taken, as RunConfig(env=…) is. A Ray cluster does it: pool='ray'"
                 )

@@ -218,6 +218,7 @@ class Trainer:
             "warm_restarts": given.warm_restarts,
             "pool": given.pool,
             "env": given.rank_env,
+            "runtime_env": given.runtime_env,
             "secret_env": given.secret_env,
             "working_dir": str(Path.cwd()),
             "labels": given.labels,

@@ -24,7 +24,8 @@ class Demand(Value, frozen=True, kw_only=True):
     """What a run's group needs: so many ranks, each with these resources.
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
-    `accelerator_type` is one that a cluster knows of its nodes. `mends`: it is for another place of a group at work.
+    `accelerator_type` is one that a cluster knows of its nodes, `prepared` what it is to prepare there, by name.
+    `mends`: it is for another place of a group at work.
     """
 
     run: str
@@ -38,6 +39,7 @@ class Demand(Value, frozen=True, kw_only=True):
     selectors: tuple[dict[str, str], ...] = ()
     mends: bool = False
     accelerator_type: str | None = None
+    prepared: tuple[str, ...] = ()
 
     @property
     def order(self) -> tuple[bool, int, str, str]:
@@ -79,6 +81,9 @@ class Slots:
 
         Nodes that are excluded now may be used again, and slots that were taken away come back: they are waited for.
         """
+        if demand.prepared:
+            what = ", ".join(demand.prepared)
+            return f"runtime_env asks for {what}: that is prepared on a Ray cluster alone, and this pool is none"
         need = _exact(demand.resources)
         usable = list(self._ever)
         for name in need:

@@ -64,6 +64,10 @@ class MachinePool:
             if place.pool == self._name and not knows(place)
         ]
 
+    def is_here(self, node: str) -> bool:  # noqa: ARG002  # as every pool's
+        """All are."""
+        return True
+
     def notices(self) -> list[Notice]:
         """Return nothing: who takes this machine back tells its processes."""
         return []

@@ -170,6 +170,10 @@ class Pool(Protocol):
         """Return the runners of earlier supervisors that are not known yet; watched from here on."""
         ...
 
+    def is_here(self, node: str) -> bool:
+        """Whether a node is on this supervisor's machine, and goes when that is taken back."""
+        ...
+
     def notices(self) -> list[Notice]:
         """Return what was heard of nodes that go or stay, since the last call."""
         ...

@@ -70,6 +70,7 @@ class RayPool:
         self._found: list[Found] = []
         self._notices: list[Notice] = []
         self._leaving: dict[str, float | None] = {}
+        self._own_node = ""
 
     def attend(self, on_change: Callable[[], None]) -> None:
         """Say whenever something is to be looked at."""
@@ -138,20 +139,22 @@ class RayPool:
 
     async def look_around(self) -> None:
         """See the cluster for the first time: what it has, and what stands there of this pool."""
+        self._own_node = await self._ray.own_node()
         await self._see()
         names = [name for name in await self._ray.actors() if name.endswith(self._suffix)]
         found = [one for one in await asyncio.gather(*map(self._standing, names)) if one is not None]
         groups = {group.id: group for group in await self._ray.groups(self._suffix)}
         self._found = [one for one in found if one.standing.group in groups]
         for one in self._found:
-            group = groups[one.standing.group]
-            if one.standing.held_as not in self.book.reserved:
-                bundles = [node or "" for node in await self._ray.bundles(group)]
-                held = Reserved(group, bundles, one.standing.place.resources, lent=one.standing.lent)
-                self.book.reserved[one.standing.held_as] = held
-        held = {reserved.group.id for reserved in self.book.reserved.values()}
+            group, place = groups[one.standing.group], one.standing.place
+            bundles = [node or "" for node in await self._ray.bundles(group)]
+            # What was lent is given back with the run's own.
+            self.book.reserved.setdefault(
+                place.run if one.standing.lent else one.standing.held_as, Reserved(group, bundles, place.resources)
+            )
+        kept = {reserved.group.id for reserved in self.book.reserved.values()}
         for group in groups.values():
-            if group.id not in held:
+            if group.id not in kept:
                 _LOG.warning("the placement group %s of an earlier supervisor is given back", group.name)
                 self.book.remove(group)
         self.settled_s = time.monotonic()
@@ -187,6 +190,10 @@ class RayPool:
         return RayRunner(self._ray, place.node, reach, found.standing.adopt_within_s, on_end, self.book.suspect, place)
 
     # --- what the cluster does
+
+    def is_here(self, node: str) -> bool:
+        """Whether a node is the one by which this process has joined the cluster."""
+        return (found := self.book.node(node)) is not None and found.id == self._own_node
 
     def notices(self) -> list[Notice]:
         """Return what was heard of nodes that go or stay, since the last call."""
