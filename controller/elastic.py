@@ -113,6 +113,14 @@ def better_size(state: RunState) -> int | None:
     return size if size != group.num_workers else None
 
 
+def keeps_its_size(state: RunState) -> bool:
+    """Whether the next attempt of a group that fails now would have its size."""
+    fits, group = fitting(state), state.group
+    if not state.job.scaling.elastic or fits is None or group is None:
+        return True
+    return min(fits, wanted_workers(state)) == group.num_workers
+
+
 def settled_t(state: RunState) -> float:
     """Return from when on a running group may change its size."""
     since_t = state.phase.since_t
@@ -147,6 +155,16 @@ def _told_by(state: RunState) -> Cause | None:
 
 
 # --- in words
+
+
+def waiting_for_room(state: RunState) -> str | None:
+    """Say what an elastic run without a group waits for; None when it is not for room."""
+    fits, low = fitting(state), state.job.scaling.min_workers
+    if not state.job.scaling.elastic or (fits is not None and fits >= low):
+        return None
+    if fits is None:
+        return f"the word of pool {state.job.pool} on what it has room for"
+    return f"room for {ranks(low)} at least: there is room for {fits}"
 
 
 def _because(state: RunState, size: int) -> str:

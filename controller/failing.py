@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec.structs import replace
 
 from runfold.controller.budgets import backoff_s
-from runfold.controller.elastic import can_do_without
+from runfold.controller.elastic import can_do_without, keeps_its_size
 from runfold.controller.elsewhere import is_left
 from runfold.controller.looking import hangs
 from runfold.controller.replicas import failing, replacing_words, vacated
@@ -194,7 +194,7 @@ def _what_now(state: RunState, failure: Failure, choice: Choice, wait_s: float) 
         return "the run goes on"
     if choice.decision == "raise":
         return "the run ends"
-    if can_keep(state, failure) and wait_s <= 0:
+    if can_keep(state, failure) and wait_s <= 0 and keeps_its_size(state):
         return "restarting on the same places"
     return f"starting again on new places{f' in {wait_s:g} s at the earliest' if wait_s > 0 else ''}"
 

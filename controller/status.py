@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
 
+from runfold.controller.elastic import waiting_for_room
 from runfold.controller.timeouts import timeouts
 from runfold.controller.words import listed
 from runfold.events.edges import state_name
@@ -163,15 +164,15 @@ def waiting_for(state: RunState) -> str | None:
         case Rescheduling() | Restarting():
             if phase.not_before_t > phase.since_t and not state.fired:
                 return f"the back-off, until {phase.not_before_t:.1f} s on the run's clock"
-            return _waiting_for_release(state)
+            return _waiting_for_release(state) or waiting_for_room(state)
         case Resizing():
-            return _waiting_for_release(state)
+            return _waiting_for_release(state) or waiting_for_room(state)
         case ShuttingDown():
             return _waiting_for_release(state) or _waiting_for_tasks(state)
         case Running() | Preempting():
             return _quiet(group)
         case Initializing():
-            return _waiting_for_tasks(state) or _waiting_for_supervisor(state)
+            return _waiting_for_tasks(state) or _waiting_for_supervisor(state) or waiting_for_room(state)
         case Finished() | Errored() | Aborted():
             return None
         case _:

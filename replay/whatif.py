@@ -262,7 +262,7 @@ def _untold(history: History, settings: tuple[Setting, ...], last_n: int) -> str
         return None
     return (
         "an elastic run takes the size that its pool says it has room for, and this log does not tell: the pool was "
-        "not asked, for the run had a fixed size. It would have waited for that word before its first attempt"
+        "not asked, for the run had a fixed size"
     )
 
 

@@ -32,6 +32,11 @@ def test_given_no_word_of_the_pool_then_the_run_waits_and_asks_to_be_told() -> N
     assert (wish.want, wish.room_for, wish.resources) == ("stop", 4, {"CPU": 1.0})
 
 
+def test_given_a_pool_that_has_joined_and_said_nothing_then_its_word_is_waited_for() -> None:
+    run = Run((2, 4), joined=False).join(POOL)
+    assert status(run.state, run.head, AT).waiting == "the word of pool local on what it has room for"
+
+
 def test_given_a_fixed_run_then_it_asks_to_be_told_only_when_nodes_may_be_excluded() -> None:
     assert assignment((run := Run(2)).state, run.head).room_for == 0
     run = Run(2, failure=FailureConfig(node_exclude_after=2))
@@ -48,6 +53,7 @@ def test_given_room_then_the_first_attempt_has_as_many_ranks_as_fit(fits: int, s
 def test_given_less_room_than_min_then_it_waits_without_a_timer_until_there_is_more() -> None:
     run = elastic(2, 4, fits=1)
     assert (run.name, run.wake_at, run.said) == ("initializing", None, ())
+    assert status(run.state, run.head, AT).waiting == "room for 2 ranks at least: there is room for 1"
     changed_again(run, 2)
     assert run.the(AttemptStarted).num_workers == 2
 
@@ -176,6 +182,7 @@ def test_given_a_plan_when_a_rank_fails_then_the_restart_takes_the_size_that_fit
     run = planned()
     run.says(run.failed(0))
     assert run.path == ["running>restarting"]
+    assert run.the(FailureDecided).reason.endswith("starting again on new places")
     assert run.state.elastic.plan is None
     run.says(run.released())
     assert (run.path, run.group.num_workers) == (["restarting>scheduling"], 4)
