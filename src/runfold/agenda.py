@@ -29,12 +29,15 @@ class Agenda:
     def want(self, name: str, wait_s: float, *, urgent: bool = False) -> None:
         """Have something done after a while; sooner if it was wanted later. Urgent is at once, and before all else."""
         item = self._items.setdefault(name, _Item())
-        item.urgent = item.urgent or urgent
         due_s = asyncio.get_running_loop().time() + (0.0 if urgent else wait_s)
-        if item.due_s is None or due_s < item.due_s:
+        sooner = item.due_s is None or due_s < item.due_s
+        # What was due already and becomes urgent moves up too: its place among the others counts no more.
+        moves_up = urgent and not item.urgent
+        item.urgent = item.urgent or urgent
+        if sooner:
             item.due_s = due_s
-            if not item.busy:
-                self._push(name, item)
+        if (sooner or moves_up) and not item.busy:
+            self._push(name, item)
 
     @property
     def is_pressed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Coroutine
 
 from runfold.agenda import Agenda
@@ -106,3 +107,47 @@ def test_many_workers_share_what_is_due() -> None:
         await asyncio.gather(*workers, return_exceptions=True)
 
     run(story())
+
+
+def test_what_is_overdue_already_and_becomes_urgent_is_done_next_and_not_lost() -> None:
+    async def story() -> None:
+        agenda = Agenda()
+        agenda.want("first", 0.5)
+        agenda.want("overdue", 1.0)
+        await asyncio.sleep(5.0)  # nobody had time
+        agenda.want("overdue", 0.0, urgent=True)
+        assert [name for name, _ in await taken(agenda, 2)] == ["overdue", "first"]
+        agenda.want("overdue", 1.0)
+        assert await taken(agenda, 1) == [("overdue", 6.0)]
+
+    run(story())
+
+
+def test_whatever_is_wanted_whenever_is_done_in_the_end() -> None:
+    """Any order of wishes, some urgent, with workers who are busy or late: nothing that is wanted last is left."""
+
+    async def story(seed: int) -> None:
+        chance = random.Random(seed)
+        agenda, last_wanted, last_done = Agenda(), dict[str, float](), dict[str, float]()
+
+        async def works() -> None:
+            while True:
+                name = await agenda.next()
+                began = now()
+                await asyncio.sleep(chance.random() * 3)
+                last_done[name] = began
+                agenda.done(name)
+
+        worker = asyncio.ensure_future(works())
+        for _ in range(40):
+            name = chance.choice("abcd")
+            agenda.want(name, chance.random() * 2, urgent=chance.random() < 0.3)
+            last_wanted[name] = now()
+            await asyncio.sleep(chance.random())
+        await asyncio.sleep(60.0)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        assert all(last_done[name] >= wanted_at for name, wanted_at in last_wanted.items()), seed
+
+    for seed in range(200):
+        run(story(seed))
