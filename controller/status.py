@@ -197,13 +197,23 @@ def _waiting_for_supervisor(state: RunState) -> str | None:
     return f"a supervisor of pool {state.job.pool}: none has spoken yet"
 
 
+def _off(state: RunState) -> str:
+    """Say which nodes the group stays off because they are taken back, and how that is changed."""
+    taken = state.notice.nodes if state.notice is not None else ()
+    nodes = sorted({*state.away, *taken})
+    if not nodes:
+        return ""
+    undo = f"runfold preempt {state.run} --node {nodes[0]} --cancel"
+    return f"; it stays off {listed(nodes)}, taken back: `{undo}` undoes it"
+
+
 def _waiting_for_group(state: RunState, group: Group | None) -> str | None:
     if state.supervisor not in state.sources:
         return _waiting_for_supervisor(state)
     if group is None:
         return None
     if not group.places:
-        return group.waiting or f"places in pool {state.job.pool}"
+        return f"{group.waiting or f'places in pool {state.job.pool}'}{_off(state)}"
     unready = [place.node for place in group.places if not place.healthy]
     if unready:
         return f"the runner on {listed(unready)}"

@@ -197,7 +197,8 @@ class Draft:
         node, slots = item.offer.node, item.offer.slots
         new = Place(node=node, slots=slots, source=node, ready=group.early.get(node))
         places = tuple(new if i == item.place else place for i, place in enumerate(group.places))
-        early = {name: ready for name, ready in group.early.items() if name != node}
+        waits = any(place.left is not None for place in places)
+        early = {name: ready for name, ready in group.early.items() if waits and name != node}
         self.change_group(lambda group: replace(group, places=places, early=early, waiting=None))
 
     def when(self, item: Fact) -> float:

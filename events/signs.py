@@ -46,9 +46,14 @@ def stuck(draft: Draft, item: ProgressStopped) -> None:
     group = draft.group
     if group is None or not draft.at_work or item.attempt not in (0, group.attempt):
         return
+    # Who begins again is not stuck: that was found of its life before.
+    again = {rank.rank for rank in group.ranks if rank.life > 1 and not rank.started}
+    ranks = tuple(rank for rank in item.ranks if rank not in again)
+    if item.ranks and not ranks:
+        return
     # As earlier entries left it: of what this one says twice, or takes back and says again, nothing is new.
     standing = draft.state.group
     before = standing.stuck if standing is not None and standing.attempt == group.attempt else None
     looked = before is not None and before.looked and before.limit_s == item.limit_s
-    found = Stuck(ranks=item.ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause, looked=looked)
-    draft.group = replace(group, stuck=found if item.ranks else None)
+    found = Stuck(ranks=ranks, quiet_s=item.quiet_s, limit_s=item.limit_s, cause=draft.cause, looked=looked)
+    draft.group = replace(group, stuck=found if ranks else None)

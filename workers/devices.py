@@ -25,6 +25,15 @@ def visible_gpus(own: Mapping[int, Sequence[str] | None], node_of: Mapping[int, 
     return {rank: ",".join(sorted(seen[node_of[rank]] if share else set(ids or ()))) for rank, ids in own.items()}
 
 
+def gpus_by_slot(visible: str | None, slots: int) -> tuple[tuple[str, ...], ...]:
+    """Return the GPUs of each slot of a place that was given these: as many for each; none where they do not go up."""
+    ids = [one.strip() for one in (visible or "").split(",") if one.strip()]
+    each = len(ids) // slots if slots else 0
+    if not each or each * slots != len(ids):
+        return ()
+    return tuple(tuple(ids[k * each : (k + 1) * each]) for k in range(slots))
+
+
 def device_index(own: Sequence[str], local_rank: int, visible: str | None) -> int:
     """Return the number by which CUDA knows a rank's own GPU: its place among those that are visible.
 

@@ -26,6 +26,7 @@ from runfold.events.tasks import STACKS
 from runfold.workers import child, processes
 from runfold.workers.chores import ON_LEAVING_MAX_S, Chores, StorageDoer
 from runfold.workers.config import forget_secrets
+from runfold.workers.devices import VISIBLE, gpus_by_slot
 from runfold.workers.errors import LinkError, RunfoldError
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
@@ -203,6 +204,7 @@ class Runner:
                 addr=self._spec.addr,
                 port=self.group.port,
                 spare_port=self._lighthouse.port,
+                gpus=gpus_by_slot(self._spec.env.get(VISIBLE), self._spec.slots),
             )
         )
 

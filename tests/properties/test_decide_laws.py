@@ -22,13 +22,18 @@ from runfold.events.facts import AnyFact, Fact
 from runfold.events.fold import fold, fold_all
 from runfold.events.state import Dropped, RunState
 from runfold.events.status import Status
-from runfold.events.transitions import AttemptStarted, ControllerChanged, FailureDecided, SourceJoined
+from runfold.events.transitions import (
+    AttemptStarted,
+    ControllerChanged,
+    FailureDecided,
+    ReplicaGroupReplaced,
+    SourceJoined,
+)
 from support.asked import job, unborn
-from support.plays import CONFIGS, PLAYS, SIZES, Line, a_run, inputs_of, seen_from_outside, speaker
+from support.plays import CONFIGS, PLAYS, SIZES, Line, Size, a_run, inputs_of, seen_from_outside, speaker
 from support.runs import AT, Run, born_of
 
 Play = list[list[Line]]
-Size = int | tuple[int, int]
 
 
 def played(size: Size, config: FailureConfig, play: Play) -> Run:
@@ -45,6 +50,7 @@ def test_the_promises_hold_in_every_play(size: Size, config: FailureConfig, play
     run = played(size, config, play)
     spent: Counter[int] = Counter()
     attempts: list[int] = []
+    lives: dict[tuple[int, int], int] = {}
     epochs: list[int] = []
     incarnations: defaultdict[str, list[int]] = defaultdict(list)
     for said in (said for entry in run.entries for said in entry.transitions):
@@ -52,6 +58,12 @@ def test_the_promises_hold_in_every_play(size: Size, config: FailureConfig, play
             case FailureDecided(decision="retry"):
                 spent[said.failure.attempt] += 1
                 assert said.limit < 0 or said.spent <= said.limit
+            case FailureDecided(decision="replace"):
+                assert said.limit < 0 or said.spent <= said.limit
+                assert said.failure.attempt not in spent, "the end of its attempt was decided before"
+            case ReplicaGroupReplaced():
+                assert said.life == lives.get((len(attempts), said.group), 1) + 1
+                lives[len(attempts), said.group] = said.life
             case AttemptStarted():
                 attempts.append(said.attempt)
             case ControllerChanged():

@@ -21,14 +21,14 @@ from runfold.replay.uses import USES, micros
 from runfold.replay.verify import verify
 from runfold.replay.whatif import what_if
 from support.histories import history
-from support.plays import CONFIGS, PLAYS, SIZES, Line, a_run, inputs_of
+from support.plays import CONFIGS, PLAYS, SIZES, Line, Size, a_run, inputs_of
 
 Play = list[list[Line]]
 EXCUSED = ("single-writer", "write-ahead")
 """Entries of a play are signed by one controller whoever took over, and its sources speak of what nobody ordered."""
 
 
-def logged(size: int | tuple[int, int], config: FailureConfig, play: Play) -> History:
+def logged(size: Size, config: FailureConfig, play: Play) -> History:
     run = a_run(size, config)
     for lines in play:
         waits = sum(line[2] for line in lines if line[0] == "wait")
@@ -48,7 +48,7 @@ def sums_up(found: Goodput) -> bool:
 @settings(max_examples=150)
 @given(SIZES, CONFIGS, PLAYS)
 def test_what_the_controller_writes_breaks_no_rule(
-    size: int | tuple[int, int], config: FailureConfig, play: Play
+    size: Size, config: FailureConfig, play: Play
 ) -> None:
     run = logged(size, config, play)
     assert [finding for finding in audit(run).findings if finding.rule not in EXCUSED] == []
@@ -58,7 +58,7 @@ def test_what_the_controller_writes_breaks_no_rule(
 @settings(max_examples=200)
 @given(SIZES, CONFIGS, PLAYS, st.floats(-1, 40), st.floats(-1, 40))
 def test_goodput_sums_exactly_to_the_clock(
-    size: int | tuple[int, int], config: FailureConfig, play: Play, since: float, until: float
+    size: Size, config: FailureConfig, play: Play, since: float, until: float
 ) -> None:
     run = logged(size, config, play)
     whole = goodput(run)
@@ -77,7 +77,7 @@ def test_goodput_sums_exactly_to_the_clock(
 @settings(max_examples=100)
 @given(SIZES, CONFIGS, PLAYS)
 def test_every_log_is_told_and_its_causes_are_linked(
-    size: int | tuple[int, int], config: FailureConfig, play: Play
+    size: Size, config: FailureConfig, play: Play
 ) -> None:
     run = logged(size, config, play)
     rows = timeline(run)
@@ -96,7 +96,7 @@ def test_every_log_is_told_and_its_causes_are_linked(
 
 @settings(max_examples=60)
 @given(SIZES, CONFIGS, PLAYS)
-def test_a_timeline_that_grows_tells_the_same(size: int | tuple[int, int], config: FailureConfig, play: Play) -> None:
+def test_a_timeline_that_grows_tells_the_same(size: Size, config: FailureConfig, play: Play) -> None:
     run = logged(size, config, play)
     growing = Growing()
     rows = [row for entry in run.entries for row in growing.take(entry)] + list(growing.flush())
@@ -109,7 +109,7 @@ def test_a_timeline_that_grows_tells_the_same(size: int | tuple[int, int], confi
 @settings(max_examples=40)
 @given(SIZES, CONFIGS, PLAYS, st.integers(0, 30))
 def test_what_is_of_one_rank_or_attempt_is_part_of_the_whole(
-    size: int | tuple[int, int], config: FailureConfig, play: Play, which: int
+    size: Size, config: FailureConfig, play: Play, which: int
 ) -> None:
     run = logged(size, config, play)
     numbers = {row.number for row in timeline(run).rows}
@@ -121,7 +121,7 @@ def test_what_is_of_one_rank_or_attempt_is_part_of_the_whole(
 @settings(max_examples=80)
 @given(SIZES, CONFIGS, PLAYS, st.integers(-1, 4))
 def test_another_course_begins_only_where_a_decision_differs(
-    size: int | tuple[int, int], config: FailureConfig, play: Play, failures: int
+    size: Size, config: FailureConfig, play: Play, failures: int
 ) -> None:
     run = logged(size, config, play)
     same = what_if(run, {})

@@ -18,7 +18,7 @@ from runfold.events.snapshot import (
     snapshot_keys,
 )
 from runfold.events.state import RunState
-from support.plays import CONFIGS, PLAYS, SIZES, Line, a_run, inputs_of
+from support.plays import CONFIGS, PLAYS, SIZES, Line, Size, a_run, inputs_of
 
 FOLD = fold_version("1")
 
@@ -28,7 +28,7 @@ def snapshot_of(state: RunState) -> StateSnapshot:
 
 
 @given(SIZES, CONFIGS, PLAYS)
-def test_a_state_survives(size: int | tuple[int, int], config: FailureConfig, play: list[list[Line]]) -> None:
+def test_a_state_survives(size: Size, config: FailureConfig, play: list[list[Line]]) -> None:
     run = a_run(size, config)
     for lines in play:
         run.says(*inputs_of(run, lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -42,7 +43,7 @@ Line = tuple[str, int, int]
 SAID: Final = (
     *("place", "ready", "start", "report", "return", "release", "wait", "fail", "exit", "killed", "asked", "lost"),
     *("never", "short", "queued", "busy", "capacity", "notice", "cancel", "silent", "stuck", "hang", "malformed"),
-    *("shard", "shard", "named", "passed", "sealed", "sealed", "unsealed", "late shard"),
+    *("again", "shard", "shard", "named", "passed", "sealed", "sealed", "unsealed", "late shard"),
     *("abort", "resize", "request", "rejoin", "controller", "late", "stranger"),
 )
 ONE: Final[st.SearchStrategy[Line]] = st.tuples(st.sampled_from(SAID), st.integers(0, 3), st.integers(0, 5))
@@ -66,11 +67,25 @@ CONFIGS: Final = st.builds(
     repeat_limit=st.sampled_from([None, 2]),
     node_exclude_after=st.sampled_from([None, 1]),
 )
-SIZES: Final[st.SearchStrategy[int | tuple[int, int]]] = st.sampled_from([1, 2, 3, (1, 3)])
 
 
-def a_run(size: int | tuple[int, int], config: FailureConfig) -> Run:
+@dataclass(frozen=True)
+class Grouped:
+    """So many ranks, in replica groups of so many."""
+
+    workers: int
+    size: int
+
+
+Size = int | tuple[int, int] | Grouped
+SIZES: Final[st.SearchStrategy[Size]] = st.sampled_from([1, 2, 3, (1, 3), Grouped(3, 1), Grouped(4, 2)])
+
+
+def a_run(size: Size, config: FailureConfig) -> Run:
     """A run on two nodes, its sources joined."""
+    timeouts = Timeouts(start_timeout_s=8.0, import_timeout_s=8.0, coalesce_s=2.0)
+    if isinstance(size, Grouped):
+        return Run(size.workers, nodes=NODES, failure=config, timeouts=timeouts, replica_size=size.size)
     return Run(size, nodes=NODES, failure=config, timeouts=Timeouts(start_timeout_s=8.0, import_timeout_s=8.0))
 
 
@@ -88,6 +103,8 @@ def _said(run: Run, line: Line, i: int) -> list[AnyInput]:
             return _next_lines(run)
         case "place" | "short" | "queued" | "busy" | "never" | "lost" | "release" | "capacity" | "notice" | "cancel":
             return [] if run.state.group is None else [_by_pool(run, what, a, b, node)]
+        case "again":
+            return [run.place_again(a % 2, NODES[b % 2], 2)] if run.state.group is not None else []
         case "ready":
             return [run.ready(node, port=4000 + b)] if run.state.group is not None else []
         case "start" | "report" | "return" | "fail" | "exit" | "killed" | "asked":
@@ -120,8 +137,20 @@ def _next_lines(run: Run) -> list[AnyInput]:
             return [run.ready(place.node) for place in group.places if not place.healthy]
         return [run.started(rank.rank) for rank in group.ranks if not rank.started]
     if isinstance(run.state.phase, Running | Preempting):
+        if again := _begin_again(run):
+            return again
         return [run.returned(rank.rank) for rank in group.ranks if rank.phase == "running"]
     return [run.released()] if run.state.held else []
+
+
+def _begin_again(run: Run) -> list[AnyInput]:
+    """What the sources would say now of replica groups that are replaced."""
+    group = run.group
+    if left := [(i, place) for i, place in enumerate(group.places) if place.left is not None]:
+        return [run.place_again(i, place.node, place.slots) for i, place in left]
+    if unready := [place for place in group.places if place.ready is None]:
+        return [run.ready(place.node) for place in unready]
+    return [run.started(rank.rank) for rank in group.ranks if rank.phase == "starting"]
 
 
 def _by_pool(run: Run, what: str, a: int, b: int, node: str) -> AnyInput:
@@ -129,7 +158,8 @@ def _by_pool(run: Run, what: str, a: int, b: int, node: str) -> AnyInput:
         case "place":
             return run.placed()
         case "short":
-            return run.placed(1)
+            # A pool places a group once, too small or not.
+            return run.placed() if run.group.places else run.placed(1)
         case "queued":
             return run.queued(ahead=a, free=b)
         case "busy" | "never":

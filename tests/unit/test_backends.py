@@ -11,7 +11,7 @@ from runfold.events.config import BackendConfig
 from runfold.workers.backends import NONE, NoBackend, Place, backend_of
 from runfold.workers.backends.torch import TorchBackend, backend_name, group_environment, rank_environment
 from runfold.workers.backends.torchft import replica_environment
-from runfold.workers.devices import device_index, visible_gpus
+from runfold.workers.devices import device_index, gpus_by_slot, visible_gpus
 from runfold.workers.errors import LoadError
 
 if TYPE_CHECKING:
@@ -180,6 +180,24 @@ def test_a_backend_that_does_nothing_does_nothing() -> None:
         pass
     backend.on_shutdown()
     assert backend.environment() == {}
+
+
+@pytest.mark.parametrize(
+    ("visible", "slots", "expected"),
+    [
+        ("0,1", 2, (("0",), ("1",))),
+        ("0, 1,4,5", 2, (("0", "1"), ("4", "5"))),
+        ("0", 2, ()),
+        ("0,1,2", 2, ()),
+        ("", 2, ()),
+        (None, 2, ()),
+        ("0", 0, ()),
+    ],
+)
+def test_the_gpus_of_a_place_are_shared_out_among_its_slots(
+    visible: str | None, slots: int, expected: tuple[tuple[str, ...], ...]
+) -> None:
+    assert gpus_by_slot(visible, slots) == expected
 
 
 # --- torchft

@@ -154,7 +154,11 @@ def test_given_notice_for_every_node_when_no_place_can_be_had_then_the_run_waits
     assert wanted(run).excluded_nodes == NODES
     run.says(run.placement_failed(never=True, reason="no usable node"))
     assert run.name == "scheduling"
-    assert status(run.state, run.head, AT).waiting == "no usable node"
+    waiting = status(run.state, run.head, AT).waiting
+    assert waiting == (
+        "no usable node; it stays off node-a, node-b, taken back: "
+        "`runfold preempt digits --node node-a --cancel` undoes it"
+    )
     run.says(AdmitNode(id="r1", node="node-a", by="ann"))
     assert run.the(NodeAdmitted).reason == "node-a may be used again, as ann asked"
     assert wanted(run).excluded_nodes == ("node-b",)
@@ -211,6 +215,15 @@ def test_given_a_notice_then_the_ranks_are_told_who_goes_and_when() -> None:
     assert told.taken == NodesTaken(nodes={"node-b": (1,)}, deadline_ms=began_ms + round((run.t + 60.0) * 1000))
     run.says(run.cancelled("node-b"))
     assert work(run).taken is None
+
+
+def test_given_a_run_of_which_it_is_not_known_when_it_began_then_the_ranks_are_told_no_time() -> None:
+    run = at_work()
+    run.says(run.noticed("node-b", within_s=60.0))
+    assert run.state.accepted_at == AT
+    told = assignment(replace(run.state, accepted_at=""), run.head).job
+    assert told is not None
+    assert told.taken == NodesTaken(nodes={"node-b": (1,)})
 
 
 def test_given_a_notice_that_does_not_say_when_then_the_ranks_are_told_no_time() -> None:

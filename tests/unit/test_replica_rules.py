@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from runfold.events.base import Cause, Moment
-from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig
+from runfold.events.conclusions import ProgressStopped, TimerFired
+from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig, Timeouts
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
 from runfold.events.replicas import hit_by, replica_size
@@ -51,3 +52,35 @@ def test_what_cannot_be_replaced_is_refused() -> None:
     again = ReplicaGroupReplaced(cause=Cause(input=0), reason="r", group=0, life=2, layout=())
     with pytest.raises(IllegalEdge, match="replica group 0 is not down in life 2"):
         evolve(run.state, again, at)
+
+
+def test_a_rank_that_begins_again_is_not_what_was_found_stuck_before() -> None:
+    run = at_work("local")
+    stuck = ProgressStopped(ranks=(3,), quiet_s=70.0, limit_s=None)
+    run.says(run.failed(3)).says(stuck)
+    assert (run.said, run.group.stuck) == ((), None)
+    run.says(ProgressStopped(ranks=(0, 3), quiet_s=70.0, limit_s=None))
+    assert run.group.stuck is not None
+    assert run.group.stuck.ranks == (0,)
+
+
+def test_a_place_whose_runner_is_not_ready_again_cannot_be_begun_on() -> None:
+    run = at_work("local").join("local", boot="b2")
+    run.says(run.failed(3))
+    assert run.the(FailureDecided).decision == "retry", "of the process that speaks for it now nothing is known"
+
+
+def test_a_timer_that_is_none_of_a_life_at_work_does_nothing() -> None:
+    run = at_work("local")
+    run.says(run.failed(3)).starts()
+    run.says(TimerFired(timer="replica", deadline_t=run.t))
+    assert (run.said, run.state.fired) == ((), ())
+
+
+def test_of_groups_that_were_replaced_the_one_that_is_late_fails() -> None:
+    run = Run(
+        6, failure=FailureConfig(max_failures=3), timeouts=Timeouts(import_timeout_s=20.0), replica_size=2
+    ).running()
+    run.says(run.failed(3)).starts()
+    run.says(run.failed(5), after_s=1.0).waits(20.0)
+    assert run.the(FailureDecided).replicas == (2,)
