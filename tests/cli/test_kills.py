@@ -1,4 +1,4 @@
-"""kill -9 of a run's runner, its ranks and the supervisor, in each state that a run stays in."""
+"""kill -9 of a run's runner, its ranks, and the processes of the service, in each state that a run stays in."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import pytest
 
 from runfold.events.transitions import FailureDecided
 from support.commands import gone
-from support.victims import Held, kill_supervisor, supervisor
+from support.victims import Held, kill_role, supervisor
 
 if TYPE_CHECKING:
     from support.commands import Commands
 
-VICTIMS = ("runner", "supervisor", "rank")
+SERVICE = ("supervisor", "controller", "broker")
+VICTIMS = ("runner", "rank", *SERVICE)
+UNNOTICED: list[tuple[str, int, dict[str, int]]] = [(role, 1, {}) for role in SERVICE]
+"""What the death of a process of the service costs a run: nothing."""
 PATIENT: dict[str, object] = {
     "timeouts.restart_grace_s": 600,
     "timeouts.stop_grace_s": 600,
@@ -24,8 +27,8 @@ QUICK: dict[str, object] = {**PATIENT, "failure.backoff_s": 0.1}
 
 def kill(held: Held, victim: str, rank: int) -> None:
     """Kill what the test is about; what belonged to a killed runner must go with it."""
-    if victim == "supervisor":
-        kill_supervisor(held.runfold)
+    if victim in SERVICE:
+        kill_role(held.runfold, victim)
         return
     family = held.family()
     process = held.rank(rank) if victim == "rank" else held.runners()[0]
@@ -35,7 +38,7 @@ def kill(held: Held, victim: str, rank: int) -> None:
 
 @pytest.mark.parametrize(
     ("victim", "attempt", "spent"),
-    [("runner", 2, {"worker": 1}), ("supervisor", 1, {}), ("rank", 2, {"worker": 1})],
+    [("runner", 2, {"worker": 1}), ("rank", 2, {"worker": 1}), *UNNOTICED],
 )
 def test_while_running(served: Commands, victim: str, attempt: int, spent: dict[str, int]) -> None:
     held = Held(served, f"running-{victim}", "train")
@@ -47,7 +50,7 @@ def test_while_running(served: Commands, victim: str, attempt: int, spent: dict[
 
 @pytest.mark.parametrize(
     ("victim", "attempt", "spent"),
-    [("runner", 2, {"startup": 1}), ("supervisor", 1, {}), ("rank", 2, {"worker": 1})],
+    [("runner", 2, {"startup": 1}), ("rank", 2, {"worker": 1}), *UNNOTICED],
 )
 def test_while_scheduling(served: Commands, victim: str, attempt: int, spent: dict[str, int]) -> None:
     held = Held(served, f"scheduling-{victim}", "load")
@@ -67,7 +70,7 @@ def test_while_restarting(served: Commands, victim: str) -> None:
     held.reaches("restarting")
     family = held.family()
     kill(held, victim, 0)
-    if victim == "supervisor":
+    if victim in SERVICE:
         assert held.status["state"] == "restarting"
         held.rank(0).kill()
     assert gone(family) == []
@@ -83,7 +86,7 @@ def test_while_shutting_down(served: Commands, victim: str) -> None:
     held.reaches("shutting_down")
     family = held.family()
     kill(held, victim, 0)
-    if victim == "supervisor":
+    if victim in SERVICE:
         assert held.status["state"] == "shutting_down"
         held.rank(0).kill()
     assert gone(family) == []

@@ -119,12 +119,24 @@ class Held:
 
 def supervisor(runfold: Commands) -> psutil.Process:
     """The supervisor of the service."""
-    return psutil.Process(json.loads((runfold.data / "connection.json").read_text())["pids"]["supervisor"])
+    return psutil.Process(pid_of(runfold, "supervisor"))
+
+
+def pid_of(runfold: Commands, role: str) -> int:
+    """The process that has a role in the service."""
+    pid = json.loads((runfold.data / "connection.json").read_text())["pids"][role]
+    assert isinstance(pid, int)
+    return pid
+
+
+def kill_role(runfold: Commands, role: str) -> None:
+    """Kill a process of the service, and wait until the next one is at work."""
+    before = pid_of(runfold, role)
+    psutil.Process(before).kill()
+    while pid_of(runfold, role) == before:
+        time.sleep(LOOK_EVERY_S)
 
 
 def kill_supervisor(runfold: Commands) -> None:
     """Kill the supervisor, and wait until the next one is at work."""
-    before = supervisor(runfold)
-    before.kill()
-    while json.loads((runfold.data / "connection.json").read_text())["pids"]["supervisor"] == before.pid:
-        time.sleep(LOOK_EVERY_S)
+    kill_role(runfold, "supervisor")
