@@ -114,7 +114,7 @@ class StopOrder(Value, frozen=True, kw_only=True):
 
 
 class Assignment(Document, frozen=True, kw_only=True):
-    """The document of DESIGN §5. Readers order by (epoch, n, hash, forced) and ignore what is not newer.
+    """What a run wants of its pool and runners. Readers order by (epoch, n, hash, forced) and ignore what is not newer.
 
     `kept`: the places are those of the attempt before. `room_for`: the run wants to be told how many of its ranks, up
     to so many, the pool has room for (`CapacityChanged`); 0: it does not. `replica_group_size`: so many ranks each

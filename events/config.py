@@ -277,8 +277,8 @@ class HooksConfig(Config, frozen=True):
     """User code that is called beside the training: in a hook process, and in the ranks.
 
     `callbacks` are entry points of callback objects, or of lists of them: `module:name` or `blob:sha256:<digest>`.
-    `gates` names the hooks that the controller asks, and what it does when one raises or does not answer: `fail` (what
-    BEHAVIOUR §1.10 says) or `warn`. `in_ranks`: some have hooks for the ranks.
+    `gates` names the hooks that the controller asks, and what it does when one raises or does not answer: `fail`
+    (the run ends as errored) or `warn` (it is only told). `in_ranks`: some have hooks for the ranks.
     """
 
     callbacks: tuple[str, ...] = ()

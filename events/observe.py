@@ -1,4 +1,4 @@
-"""Observing: what an input changes of the state, before anything is decided. First half of the fold (DESIGN §2).
+"""Observing: what an input changes of the state, before anything is decided. First half of the fold.
 
 Every rule here is written so that inputs of different sources within one entry may stand in any order.
 """

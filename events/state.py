@@ -1,6 +1,6 @@
 """A run's state: what its log, folded, says.
 
-`phase` is the state of the machine (DESIGN §5), a tagged union whose variants carry their data. Everything is frozen;
+`phase` is the state of the machine, a tagged union whose variants carry their data. Everything is frozen;
 a dict here is never changed in place. The state does not grow with the log.
 """
 

@@ -1,4 +1,4 @@
-"""Writing a run's archive (DESIGN §4): the exact bytes of its log, what its entries name, and its last output.
+"""Writing a run's archive: the exact bytes of its log, what its entries name, and its last output.
 
 Written when a run has ended; what stands already is kept, checked and continued, so it may be written again at any
 time, also after a write that was cut short. A segment is written before its manifest, all else before `last.json`.

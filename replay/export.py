@@ -1,4 +1,4 @@
-"""A run in one file: the exact bytes of its entries, one a line, and a last line with the head (DESIGN §4).
+"""A run in one file: the exact bytes of its entries, one a line, and a last line with the head.
 
 Every byte is covered: entries by the chain and the head, the whole by the digest in the last line, and the last line
 by being exactly the bytes that this program writes.

@@ -1,4 +1,4 @@
-"""What NCCL's own RAS knows of a job that makes no progress: which ranks of a communicator are behind (BEHAVIOUR §17).
+"""What NCCL's own RAS knows of a job that makes no progress: which ranks of a communicator are behind.
 
 Every NCCL process answers at `NCCL_RAS_ADDR`; one answers for the whole job. The report is text for people, of which
 the details of each communicator are read; whatever it says besides is kept as it is.

@@ -1,4 +1,4 @@
-"""Reserving whole TPU slices, by table: heads first, one placement over all, all or nothing (BEHAVIOUR §13.1)."""
+"""Reserving whole TPU slices, by table: heads first, one placement over all, all or nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reserving whole TPU slices: the head of each first, then one placement over all of them; all or nothing. Pure.
 
-Which slice a head stands in is known only once it is reserved. The others of the slice are then asked for by its name
-(BEHAVIOUR §13.1). `reserving` says what to do next, given what was done and what has come of it.
+Which slice a head stands in is known only once it is reserved. The others of the slice are then asked for by its name.
+`reserving` says what to do next, given what was done and what has come of it.
 """
 
 from __future__ import annotations
