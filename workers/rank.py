@@ -132,8 +132,8 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
     with Capture() as ending:
         around.call("before_worker_shutdown")
         backend.on_shutdown()
-    session.activate(None)
     error = training.error or ending.error
+    _leave(current, error)
     if isinstance(error, AskedToEnd):
         flush_output()
         return EXIT_ASKED
@@ -142,6 +142,13 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
     code = _tell_failure(link, error, current.reports)
     _tell_imports(link, imported, loading=False)
     return code
+
+
+def _leave(current: session.Session, error: BaseException | None) -> None:
+    """End the session. What was reported is told also when the training failed while earlier files were uploaded."""
+    session.activate(None)
+    if error is not None:
+        current.give_up()
 
 
 def _kind_of(error: BaseException, start: Start) -> FailureKind:

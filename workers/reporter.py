@@ -34,6 +34,7 @@ ASYNC_FAILURES_MAX_COUNT: Final = 3
 """Asynchronous uploads that may fail in a row, unless `upload_failure_limit` says otherwise."""
 REPORTS_HELD_MAX_COUNT: Final = 10_000
 """Reports that wait behind an upload; the next one waits itself."""
+GIVEN_UP: Final = "its rank failed before its files were uploaded"
 _SURELY_SMALL_BYTES: Final = VALUE_INLINE_MAX_BYTES // 6
 """As JSON a message is at most six times as long."""
 
@@ -185,6 +186,16 @@ class Reporter:
         """Wait until everything has gone out. Raises `UploadError` when too many asynchronous uploads failed."""
         self._wait(lambda: not self._line, "the last uploads")
         self._raise_fatal(once=False)
+
+    def give_up(self) -> None:
+        """Send what still waits, as it is: the training has failed, and files that are on their way will not arrive."""
+        with self._moved:
+            self._queue.clear()
+            for place in self._line:
+                if not place.ready and place.checkpoint is None:
+                    place.error = GIVEN_UP
+                place.ready = True
+            self._advance()
 
     # --- the line
 

@@ -112,6 +112,10 @@ class Session:
         """Wait until every report has gone out, with its files."""
         self._reporter.finish()
 
+    def give_up(self) -> None:
+        """Send every report that still waits for an upload, without its files."""
+        self._reporter.give_up()
+
     @property
     def storage(self) -> Storage:
         """The run's storage; `StorageError` when there is none."""

@@ -191,6 +191,9 @@ def _called(loaded: Entrypoint, start: Start, go: Go, link: LocalLink, around: A
         value = loaded.function(*[config] if loaded.takes_config else [])
         session.finish()
         around.call("before_worker_shutdown")
+    except BaseException:
+        session.give_up()
+        raise
     finally:
         activate(None)
     return value

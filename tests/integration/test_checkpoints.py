@@ -183,6 +183,16 @@ async def test_asynchronous_uploads_are_all_there_when_the_run_is_over(user: Com
     assert ran.state.return_value == "returned"
 
 
+async def test_what_was_reported_behind_an_upload_is_told_when_the_rank_fails(user: Commands) -> None:
+    ran = await run(user, "fails_beside", "failure.max_failures=1", workers=1)
+    assert (type(ran.state.phase).__name__, ran.state.attempt, ran.state.return_value) == ("Finished", 2, 1)
+    reports = [item for entry in ran.entries for item in entry.inputs if isinstance(item, Reported)]
+    told = [(item.attempt, item.metrics["step"]) for item in reports if item.metrics is not None]
+    assert told == [(1, step) for step in range(4)] + [(2, step) for step in range(1, 5)]
+    assert reports[1].upload_error == "its rank failed before its files were uploaded"
+    assert ran.committed == ran.there == ["checkpoint_000000_1", "checkpoint_000004_2", "checkpoint_000005_2"]
+
+
 async def test_threads_save_in_every_way_while_processes_forked_from_their_rank_cannot(user: Commands) -> None:
     ran = await run(user, "threads", "metrics_ranks=all")
     assert ran.state.return_value == [7]

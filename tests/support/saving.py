@@ -155,6 +155,30 @@ def beside(config):
     return "returned"
 
 
+def fails_beside(config):
+    """Fails while files of its second report are on their way, with more reports behind it; once."""
+    ctx = runfold.get_context()
+    first = begin(ctx)
+    if ctx.get_attempt() == 1:
+        put = files._LocalFiles.put
+
+        def endless_put(self, source, path, chunk_bytes=1024):
+            if "checkpoint_000001" in path:
+                signal.pause()
+            return put(self, source, path, chunk_bytes)
+
+        files._LocalFiles.put = endless_put
+    save(first, {"step": first}, checkpoint_upload_mode=runfold.CheckpointUploadMode.ASYNC)
+    save(first + 1, {"step": first + 1}, checkpoint_upload_mode=runfold.CheckpointUploadMode.ASYNC)
+    for step in (2, 3):
+        runfold.report({"step": first + step})
+    while not runfold.get_all_reported_checkpoints(runfold.CheckpointConsistencyMode.COMMITTED, timeout_s=0.2):
+        pass
+    if ctx.get_attempt() == 1:
+        raise RuntimeError("once")
+    return first
+
+
 def asked(config):
     """Saves when somebody asks for it."""
     import time
