@@ -51,8 +51,11 @@ def wait_for(what: str, held: object) -> None:
         time.sleep(0.05)
 
 
-def flip_a_bit(runfold: Commands, up: Up) -> None:
-    """Kill the broker, change a byte of an early entry, let the broker be started again."""
+def flip_a_bit(runfold: Commands, up: Up, *, behind: str = "") -> None:
+    """Kill the broker, change a byte of an early entry, let the broker be started again.
+
+    `behind` the last entry of another run: a broker that starts on a damaged file drops all that follows, of every run.
+    """
     os.kill(up.process.pid, signal.SIGSTOP)
     broker = psutil.Process(up.pids["broker"])
     broker.kill()
@@ -60,7 +63,9 @@ def flip_a_bit(runfold: Commands, up: Up) -> None:
     wait_for("the broker's end", lambda: broker.status() == psutil.STATUS_ZOMBIE)
     (block,) = (runfold.data / "broker" / "store").glob("**/RUNFOLD_LOG/msgs/*.blk")
     data = bytearray(block.read_bytes())
-    place = data.find(b'"kind":"reported"', data.find(b'"kind":"reported"') + 20_000)
+    begin = max(data.find(b'"kind":"reported"'), data.rfind(f'"run":"{behind}"'.encode()))
+    place = data.find(b'"kind":"reported"', begin + 20_000)
+    assert min(begin, place) > 0
     data[place + 10] ^= 1
     block.write_bytes(bytes(data))
     os.kill(up.process.pid, signal.SIGCONT)
@@ -73,10 +78,13 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         config = ("--set", f"config.enough={enough}", "--set", f"config.alive={alive}")
         run = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
         other = runfold.ok("submit", "jobs.py:steps", "--name", "later", *config).out.strip()
-        wait_for("enough reports", lambda: index_of(runfold, run) > 300)
+        wait_for("the other waits", lambda: runfold("get", other).code == 0)
+        enough_index = index_of(runfold, run) + 300
+        wait_for("enough reports", lambda: index_of(runfold, run) > enough_index)
         watching = runfold.start("watch", run)
-        flip_a_bit(runfold, up)
+        flip_a_bit(runfold, up, behind=other)
         wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
+        assert status(runfold, other)["quarantined"] is None, "one broken run never affects another"
         assert status(runfold, run)["state"] == "running"
         before = int(alive.read_text())
         wait_for("ranks train on", lambda: int(alive.read_text() or "0") > before + 50)
