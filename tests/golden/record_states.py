@@ -25,7 +25,7 @@ from runfold.replay.export import export_lines
 from runfold.replay.history import History as Log
 from runfold.replay.history import Raw, Where, link_up
 from runfold.replay.verify import present_decider
-from support.runs import Run
+from support.runs import POOL, Run
 
 FOLDER: Final = Path(__file__).resolve().parent / "states"
 RETRIES: Final = FailureConfig(max_failures=2, backoff_s=5.0)
@@ -70,6 +70,19 @@ def restarting() -> Run:
 def resizing() -> Run:
     """Asked to have another size."""
     return Run((1, 4)).running().says(ResizeRun(id="r1", num_workers=2))
+
+
+def elastic() -> Run:
+    """Grows after a checkpoint, keeps its size when the room is gone again, loses its node and goes on smaller."""
+    run = Run((1, 4), joined=False, failure=RETRIES).join(POOL, "local")
+    run.says(run.room(2)).running()
+    run.says(run.reported(0, 0), run.room(4)).waits(60.0)
+    run.says(*(run.shard(rank, 1) for rank in range(2)))
+    run.says(run.sealed("checkpoint_000001_1"))
+    run.says(run.released()).running()
+    run.says(run.reported(0, 0), run.room(3)).waits(60.0)
+    run.says(run.room(4)).says(run.runner_lost(), run.room(1)).waits(5.0)
+    return run.says(run.released())
 
 
 def shutting_down() -> Run:
@@ -130,6 +143,7 @@ def main() -> int:
     folder.mkdir(exist_ok=True)
     logs = {make.__name__: make().bytes for make in STATES}
     logs["envelope_0"] = older(logs["finished"])
+    logs["elastic"] = elastic().bytes
     for name, entries in logs.items():
         (folder / f"{name}.jsonl").write_bytes(b"".join(export_lines(history_of(entries))))
         print(folder / f"{name}.jsonl")

@@ -13,7 +13,7 @@ from runfold.events.edges import EDGES, state_name
 from runfold.events.entry import NotAnEntry, decode_entry, encode_entry, hash_entry
 from runfold.events.fold import fold, fold_all
 from runfold.events.state import RunState
-from runfold.events.transitions import StateChanged
+from runfold.events.transitions import AttemptStarted, ResizeDropped, ResizePlanned, StateChanged
 from runfold.events.upcast import STEPS
 from runfold.replay.audit import audit
 from runfold.replay.history import History
@@ -23,6 +23,7 @@ from runfold.replay.verify import verify
 FOLDER = Path(__file__).parent / "states"
 LOGS = sorted(FOLDER.glob("*.jsonl"))
 OLDER = FOLDER / "envelope_0.jsonl"
+ELASTIC = FOLDER / "elastic.jsonl"
 
 
 @pytest.fixture(params=LOGS, ids=lambda path: path.stem)
@@ -39,9 +40,11 @@ def ends_in(path: Path) -> str:
 
 def test_there_is_one_for_every_state() -> None:
     """INITIALIZING is left within entry 0; every other state is one that a log may rest in."""
-    found = {path.stem: ends_in(path) for path in LOGS if path != OLDER}
+    found = {path.stem: ends_in(path) for path in LOGS if path not in (OLDER, ELASTIC)}
     assert found == {name: name for name in EDGES if name != "initializing"}
     for path in LOGS:
+        if path == ELASTIC:
+            continue  # it waits there for its pool's word
         first = load(path).entries[0]
         changes = [item for item in first.transitions if isinstance(item, StateChanged)]
         assert changes[0].from_state == "initializing"
@@ -65,6 +68,14 @@ def test_it_is_decided_again_as_it_was(history: History) -> None:
     report = verify(history)
     assert report.outcome in ("agrees", "would_differ"), report.first
     assert report.checked == len(history.links)
+
+
+def test_the_elastic_one_planned_changed_and_dropped_sizes() -> None:
+    said = [type(item) for entry in load(ELASTIC).entries for item in entry.transitions]
+    assert (said.count(ResizePlanned), said.count(ResizeDropped)) == (2, 1)
+    begun = [item for entry in load(ELASTIC).entries for item in entry.transitions if isinstance(item, AttemptStarted)]
+    assert [item.num_workers for item in begun] == [2, 4, 1]
+    assert verify(load(ELASTIC)).outcome == "agrees"
 
 
 # --- the older envelope
