@@ -7,7 +7,7 @@ in a training function      report  get_context  get_checkpoint  barrier  broadc
 to keep a state             Checkpoint
 to start one                Trainer(…).fit() -> Result   ScalingConfig  RunConfig  FailureConfig  CheckpointConfig
 to ask a run afterwards      load(run_or_url) -> RunLog
-what goes wrong             errors
+what goes wrong             TrainingFailedError  RunAbortedError  errors
 ```
 
 Names are loaded when they are first used: `import runfold` alone costs next to nothing.
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from runfold import errors
+    from runfold.errors import ControllerError, RunAbortedError, TrainingFailedError, WorkerGroupError
     from runfold.events.config import BackendConfig, CheckpointConfig, FailureConfig, ScalingConfig
     from runfold.logbook import RunLog, load
     from runfold.result import Result, get_result
@@ -65,6 +66,7 @@ __all__ = [
     "CheckpointConsistencyMode",
     "CheckpointUploadMode",
     "ControllerCallback",
+    "ControllerError",
     "DataConfig",
     "ExecutionGroupCallback",
     "FailureConfig",
@@ -72,17 +74,20 @@ __all__ = [
     "ReplicaGroupCallback",
     "ReportedCheckpoint",
     "Result",
+    "RunAbortedError",
     "RunConfig",
     "RunLog",
     "ScalingConfig",
     "TrainContextCallback",
     "Trainer",
+    "TrainingFailedError",
     "UserCallback",
     "ValidationConfig",
     "ValidationTaskConfig",
     "Webhook",
     "WorkerCallback",
     "WorkerGroupCallback",
+    "WorkerGroupError",
     "__version__",
     "all_gather",
     "barrier",
@@ -109,6 +114,7 @@ _MODULE_OF: Final = {
     "CheckpointConsistencyMode": "runfold.workers.given",
     "CheckpointUploadMode": "runfold.workers.session",
     "ControllerCallback": "runfold.workers.callbacks",
+    "ControllerError": "runfold.errors",
     "DataConfig": "runfold.workers.data",
     "ExecutionGroupCallback": "runfold.workers.callbacks",
     "FailureConfig": "runfold.events.config",
@@ -116,17 +122,20 @@ _MODULE_OF: Final = {
     "ReplicaGroupCallback": "runfold.workers.callbacks",
     "ReportedCheckpoint": "runfold.workers.given",
     "Result": "runfold.result",
+    "RunAbortedError": "runfold.errors",
     "RunConfig": "runfold.runconfig",
     "RunLog": "runfold.logbook",
     "ScalingConfig": "runfold.events.config",
     "TrainContextCallback": "runfold.workers.callbacks",
     "Trainer": "runfold.trainer",
+    "TrainingFailedError": "runfold.errors",
     "UserCallback": "runfold.workers.callbacks",
     "ValidationConfig": "runfold.validation",
     "ValidationTaskConfig": "runfold.workers.given",
     "Webhook": "runfold.webhook",
     "WorkerCallback": "runfold.workers.callbacks",
     "WorkerGroupCallback": "runfold.workers.callbacks",
+    "WorkerGroupError": "runfold.errors",
     "all_gather": "runfold.workers.session",
     "barrier": "runfold.workers.session",
     "broadcast_from_rank_zero": "runfold.workers.session",

@@ -6,7 +6,7 @@ from typing import assert_type
 import pandas as pd
 
 import runfold
-from runfold.errors import RunAbortedError, TrainingFailedError
+from runfold.errors import RunAbortedError
 from runfold.events.transitions import StateName
 
 
