@@ -6,7 +6,6 @@ from typing import assert_type
 import pandas as pd
 
 import runfold
-from runfold.errors import RunAbortedError
 from runfold.events.transitions import StateName
 
 
@@ -67,7 +66,7 @@ def ask(result: runfold.Result) -> None:
     assert_type(result.state, str)
     assert_type(result.reason, str)
     assert_type(result.attempts, int)
-    assert_type(result.error, TrainingFailedError | RunAbortedError | None)
+    assert_type(result.error, runfold.TrainingFailedError | runfold.RunAbortedError | None)
     if result.metrics is not None:
         assert_type([*result.metrics], list[str])
 
