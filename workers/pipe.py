@@ -34,6 +34,7 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
 
     On machines other than the supervisor's: `env` is given to its ranks, and holds the values of `secret_env`;
     `runtime_env` is what is prepared there. `held_as`: the name under which the pool's book has its place.
+    `tied`: it is killed with who started it, which is told by others: it says nothing of that itself.
     """
 
     url: str
@@ -56,6 +57,7 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     env: dict[str, str] = {}
     runtime_env: dict[str, Json] = {}
     held_as: str = ""
+    tied: bool = False
 
 
 class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

@@ -16,6 +16,8 @@ from runfold.workers.places import Place, PlaceLock
 from runfold.workers.plan import ABANDONED_GRACE_S
 from runfold.workers.processes import start_time
 
+TIED_PATIENCE_S: Final = 10.0
+"""One that should be killed with who started it, and is not, ends by itself after this."""
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
@@ -45,6 +47,9 @@ class Ties:
                 if isinstance(message, StopNow):
                     self.order(message)
             pipe.close()
+            if self._spec.tied:
+                # A word of its own would count as another failure beside that of the one it is tied to.
+                await asyncio.sleep(TIED_PATIENCE_S)
             pipe = await self._heir(self.adopt_within_s)
         waited = f", and no other came within timeouts.adopt_within_s ({self.adopt_within_s:g} s)" if self._door else ""
         self.order(StopNow(reason=f"the supervisor is gone{waited}", grace_s=ABANDONED_GRACE_S))

@@ -82,7 +82,7 @@ def test_ranks_have_what_the_job_gives_them_and_no_credentials(cluster: RayClust
     status = run.ends()
     assert status["return_value"] == {
         "attempt": 1,
-        "environment": {"GREETING": "hello", "PREPARED": "yes", "CUDA_VISIBLE_DEVICES": "0,1"},
+        "environment": {"GREETING": "hello", "PREPARED": "yes", "CUDA_VISIBLE_DEVICES": "0"},
         "token": len(TOKEN),
     }
     exported = service.ok("export", run.run, "--format", "jsonl").out

@@ -115,6 +115,7 @@ class RayPool:
             addr=node.addr,
             places_dir=None,
             adopt=False,
+            tied=True,
             env={**values_of(spec.secret_env), **visible},
             runtime_env={},
         )
