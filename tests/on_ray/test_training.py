@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.commands import Commands
+from support.commands import Commands, Up, gone
 from support.rayed import NEEDS_RAY, RayCluster, RayRun, on_cluster, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = NEEDS_RAY
 TOKEN = "t0ps3cret"
@@ -115,6 +116,29 @@ def test_a_run_that_waits_and_one_that_trains_are_aborted(cluster: RayCluster, s
     for run in (second, first):
         service.ok("abort", run.run, "--reason", "the test says so")
         run.reaches("aborted")
+    cluster.leaves_nothing()
+
+
+def test_where_nobody_comes_after_the_supervisor_nothing_is_left(
+    cluster: RayCluster, service: Commands, tmp_path: Path
+) -> None:
+    """A second service on the cluster, killed with all it has: its actors end what they began, and only that."""
+    stays = RayRun(service, "stays", workers=1)
+    other = Commands(tmp_path)
+    up = Up(other.start("up", "-o", "json", "--pool", "ray", "--ray-address", cluster.address))
+    try:
+        up.wait_ready()
+        goes = RayRun(other, "goes", workers=1, timeouts__adopt_within_s=1)
+        (rank,) = goes.ranks(1, count=1)
+        family = rank.family
+    finally:
+        up.end()
+        other.end()
+    (kept,) = stays.ranks(1, count=1)
+    assert gone(family) == []
+    patiently(lambda: len(cluster.groups()) == len(cluster.actors()) == 1, cluster.groups)
+    assert all(process.is_running() for process in kept.family)
+    assert stays.ends()["state"] == "finished"
     cluster.leaves_nothing()
 
 
