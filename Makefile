@@ -10,7 +10,7 @@ BIN    := $(VENV)/bin
 export PYTHONSAFEPATH := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ray simulate soak lint bench wheel-test clean
+.PHONY: help setup demo test test-ray simulate soak lint bench peers wheel-test clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public
 
 bench: $(VENV)/.installed-examples  ## Measure the figures of benchmarks/ and print the table
 	$(BIN)/python benchmarks
+
+peers: $(VENV)/.installed-examples  ## Run the same job on runfold, Ray Train and torchrun, each in an environment of its own, and print the table
+	$(BIN)/python benchmarks/peers $(if $(CACHE),--cache $(CACHE))
 
 wheel-test: $(VENV)/.installed-dev  ## Build the wheel and try it in a second environment, the source away
 	$(BIN)/python tests/wheel/check.py
