@@ -42,6 +42,7 @@ ROWS: Final = (
     ("node killed → both ranks in user code again (3 nodes)", "node", 2),
     ("controller killed", "controller", 2),
 )
+VERSIONS: Final = {"runfold": ("runfold", "ray", "torch"), "ray": ("ray", "torch"), "torchrun": ("torch",)}
 CANNOT: Final = {
     ("torchrun", "report"): "n/a: torchrun has no reports",
     ("runfold, Ray pool", "controller"): "as on the local pool: the controller knows no Ray",
@@ -112,12 +113,9 @@ def cell_text(cell: Cell, first: Cell) -> str:
 def machine(cache: Path) -> Iterator[str]:
     """What was measured, and on what."""
     memory = psutil.virtual_memory().total / 2**30
-    yield f"{os.cpu_count()} CPUs, {memory:.0f} GiB, {platform.system()} {platform.machine()}, Python {platform.python_version()}."
-    for name, packages in (
-        ("runfold", ("runfold", "ray", "torch")),
-        ("ray", ("ray", "torch")),
-        ("torchrun", ("torch",)),
-    ):
+    system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    yield f"{os.cpu_count()} CPUs, {memory:.0f} GiB, {system}."
+    for name, packages in VERSIONS.items():
         with contextlib.suppress(subprocess.SubprocessError, OSError):
             found = peer_envs.versions(peer_envs.environment(name, cache), packages)
             yield f"Environment of {name}: {', '.join(f'{one} {version}' for one, version in found.items())}."

@@ -104,9 +104,7 @@ def simple(measure: str, ranks: int, pool: str) -> None:
 
 def node_loss(pool: str) -> None:
     """Kill the node of one of two ranks, where there are three with room for one each."""
-    values: list[float] = []
-    for _ in range(RUNS_COUNT):
-        values.append(_lost_locally() if pool == "local" else _lost_on_ray())
+    values = [_lost_locally() if pool == "local" else _lost_on_ray() for _ in range(RUNS_COUNT)]
     said = "a node is a runner and its ranks" if pool == "local" else "only the lost place is replaced"
     answer(values, said)
 
