@@ -219,7 +219,7 @@ def can_keep(state: RunState, failure: Failure) -> bool:
 def revise(state: RunState) -> tuple[AnyTransition, ...]:
     """Return the revision of the first cause that late evidence calls for. Spends nothing."""
     was = state.failure
-    if was is None:
+    if was is None or not state.late:
         return ()
     # What happened after the decision cannot have brought about what was decided on.
     late = [

@@ -37,6 +37,9 @@ NAMES_AT_ONCE_MAX: Final = 32
 RANKS_IN_WORDS_MAX: Final = 8
 
 
+_STOPPING: Final = (Restarting, Rescheduling, Resizing, ShuttingDown)
+
+
 class Found(Value, frozen=True, kw_only=True):
     """What a look into the storage found: the run that wrote there last, and its committed checkpoints."""
 
@@ -273,8 +276,10 @@ def sealing(state: RunState) -> bool:
 def _retain(state: RunState) -> tuple[AnyTransition, ...]:
     """Delete what is kept no more: after the commit, in the same entry."""
     newest, config = state.checkpoint, state.job.checkpoint
-    gone = doomed(state.checkpoints.kept, newest.name if newest is not None else None, config.num_to_keep)
-    if not gone or newest is None:
+    if newest is None:
+        return ()
+    gone = doomed(state.checkpoints.kept, newest.name, config.num_to_keep)
+    if not gone:
         return ()
     names = [one.name for one in gone][:NAMES_AT_ONCE_MAX]
     by = f"by {config.checkpoint_score_attribute}" if config.checkpoint_score_attribute else "by age"
@@ -285,13 +290,12 @@ def _retain(state: RunState) -> tuple[AnyTransition, ...]:
 
 def _clear(state: RunState) -> tuple[AnyTransition, ...]:
     """Delete what will never be whole, once nobody can write to it: the runner sees to that."""
-    names = list(state.checkpoints.leftovers)
-    stopping = isinstance(state.phase, Restarting | Rescheduling | Resizing | ShuttingDown)
-    if stopping:
-        names += [one.name for one in state.checkpoints.gathering]
     group = state.group
     if group is None or not group.layout:
         return ()
+    names = list(state.checkpoints.leftovers)
+    if isinstance(state.phase, _STOPPING):
+        names += [one.name for one in state.checkpoints.gathering]
     if not names:
         return _sweep(state)
     names = names[:NAMES_AT_ONCE_MAX]
