@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from runfold.controller.sizes import Hold, Resize, wanted_workers
 from runfold.controller.words import ranks
+from runfold.events.replicas import replica_size
 from runfold.events.slices import whole_slices
 from runfold.events.state import Running
 
@@ -64,7 +65,8 @@ def fitting(state: RunState) -> int | None:
     fits = _fitting(room, off, scaling.placement_strategy, scaling.worker_resources, state.capacity or {})
     if (whole := scaling.slice) is not None:
         fits = whole_slices(fits, whole.workers(scaling.worker_resources.get("TPU", 0.0)), room.slices)
-    return min(fits, scaling.max_workers)
+    fits = min(fits, scaling.max_workers)
+    return fits - fits % (replica_size(scaling, state.job.backend) or 1)
 
 
 def away(state: RunState) -> frozenset[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 from runfold.controller.looking import looks
 from runfold.controller.sizes import wanted_workers
 from runfold.events.base import Cause, Value, relative
+from runfold.events.replicas import replica_size
 from runfold.events.requests import (
     AbortRun,
     AdmitNode,
@@ -124,6 +125,9 @@ def _resize(state: RunState, request: ResizeRun) -> Yes | No:
         )
     if not scaling.min_workers <= wanted <= scaling.max_workers:
         return No(f"{wanted} ranks are not within num_workers = [{scaling.min_workers}, {scaling.max_workers}]")
+    size = replica_size(scaling, state.job.backend)
+    if size is not None and wanted % size:
+        return No(f"{wanted} ranks are no whole replica groups of {size} (scaling.replica_group_size)")
     if wanted == wanted_workers(state):
         return Yes(f"{wanted} ranks are what the run has or is about to have")
     return Yes(f"{wanted} ranks from the next start of the group on; {request.by or 'somebody'} asked for it")

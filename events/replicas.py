@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runfold.events.checkpoints import Gathering
     from runfold.events.config import BackendConfig, ScalingConfig
     from runfold.events.failures import Failure
-    from runfold.events.state import Group, Place, Rank, RunState
+    from runfold.events.state import Group, Place, Rank, RunState, Stuck
     from runfold.events.transitions import FailureDecided, ReplicaGroupReplaced
 
 REPLACED_IN: frozenset[str] = frozenset(("running", "preempting"))
@@ -157,7 +157,7 @@ def went_down(state: RunState, group: Group, transition: FailureDecided, n: int)
         places=tuple(replace(one, left=n) if i in transition.vacated else one for i, one in enumerate(group.places)),
         failures=(),
         failed=0,
-        stuck=None,
+        stuck=_still_stuck(group.stuck, gone),
         progress=0,
     )
     return replace(state, group=after, checkpoints=left(checkpoints, left_over), fired=())
@@ -167,6 +167,12 @@ def is_torn(group: Group, one: Gathering, gone: frozenset[int]) -> bool:
     """Whether some of these ranks have files in a checkpoint that others of them will never pass."""
     have = frozenset(ranks_in(one.ranks)) & gone
     return bool(have) and any(not passed(group.ranks[rank], one) for rank in gone - have)
+
+
+def _still_stuck(stuck: Stuck | None, gone: frozenset[int]) -> Stuck | None:
+    """Return what is left of ranks without progress: those that train on, or do not."""
+    ranks = tuple(rank for rank in stuck.ranks if rank not in gone) if stuck is not None else ()
+    return replace(stuck, ranks=ranks) if stuck is not None and ranks else None
 
 
 def _were_laid(group: Group, number: int, size: int) -> tuple[RankLaid, ...]:

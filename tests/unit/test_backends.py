@@ -225,7 +225,7 @@ def test_torchft_that_is_not_there_says_how_to_have_it() -> None:
     if find_spec("torchft") is not None:
         pytest.skip("it is there")
     backend = backend_of(BackendConfig(kind="torchft"), place())
-    with pytest.raises(ImportError, match="torchft is not installed where the ranks run: pip install torchft"):
+    with pytest.raises(ImportError, match="torchft is not installed where the ranks run: pip install"):
         backend.on_start(NoMeet())
 
 

@@ -11,8 +11,15 @@ from runfold.events.config import BackendConfig, FailureConfig, ScalingConfig, T
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
 from runfold.events.replicas import hit_by, replica_size
-from runfold.events.transitions import FailureDecided, ReplicaGroupReplaced
-from support.runs import Run
+from runfold.events.requests import ResizeRun
+from runfold.events.transitions import (
+    AttemptStarted,
+    FailureDecided,
+    ReplicaGroupReplaced,
+    RequestAccepted,
+    RequestRefused,
+)
+from support.runs import POOL, Run
 
 
 def at_work(*nodes: str) -> Run:
@@ -64,6 +71,13 @@ def test_a_rank_that_begins_again_is_not_what_was_found_stuck_before() -> None:
     assert run.group.stuck.ranks == (0,)
 
 
+def test_who_trains_on_is_as_stuck_as_before() -> None:
+    run = at_work("local")
+    run.says(ProgressStopped(ranks=(0, 3), quiet_s=70.0, limit_s=None)).says(run.failed(2))
+    assert run.group.stuck is not None
+    assert run.group.stuck.ranks == (0,)
+
+
 def test_a_place_whose_runner_is_not_ready_again_cannot_be_begun_on() -> None:
     run = at_work("local").join("local", boot="b2")
     run.says(run.failed(3))
@@ -84,3 +98,13 @@ def test_of_groups_that_were_replaced_the_one_that_is_late_fails() -> None:
     run.says(run.failed(3)).starts()
     run.says(run.failed(5), after_s=1.0).waits(20.0)
     assert run.the(FailureDecided).replicas == (2,)
+
+
+def test_an_elastic_run_has_whole_groups() -> None:
+    run = Run((2, 6), replica_size=2, joined=False)
+    run.join(POOL, "local").says(run.room(5))
+    assert run.the(AttemptStarted).num_workers == 4
+    run.says(ResizeRun(id="r1", num_workers=3))
+    assert run.the(RequestRefused).reason == "3 ranks are no whole replica groups of 2 (scaling.replica_group_size)"
+    run.says(ResizeRun(id="r2", num_workers=2))
+    run.the(RequestAccepted)

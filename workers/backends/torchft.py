@@ -18,7 +18,7 @@ class TorchftBackend(TorchBackend):
     def on_start(self, meet: Meet) -> None:
         """Join the group's process group; groups meet later, in torchft's manager."""
         if importlib.util.find_spec("torchft") is None:
-            raise ImportError("torchft is not installed where the ranks run: pip install torchft")
+            raise ImportError("torchft is not installed where the ranks run: pip install 'runfold[torchft]'")
         super().on_start(meet)
 
 
