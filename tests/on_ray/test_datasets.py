@@ -27,7 +27,9 @@ def cluster() -> Iterator[str]:
     """A cluster of Ray on this machine, by its address."""
     import ray
 
-    started = ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 1024 * 1024)
+    started = ray.init(
+        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 1024 * 1024
+    )
     yield str(started.address_info["gcs_address"])
     ray.shutdown()
 
