@@ -16,6 +16,7 @@ from runfold.events.transitions import ReplicaGroupReplaced
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from runfold.events.base import Cause
     from runfold.events.replicas import Replica
     from runfold.events.state import Group, Place, RunState
     from runfold.events.transitions import RankLaid
@@ -51,7 +52,8 @@ def vacated(state: RunState, failures: tuple[Failure, ...], replicas: Iterable[i
         return ()
     taken = {failure.node for failure in failures if failure.kind == "preempted"}
     here = ((i, group.places[i]) for i in _places(group, replicas, size) if group.places[i].left is None)
-    return tuple(i for i, place in here if place.lost or place.node in taken)
+    late = any(failure.kind == "start_timeout" for failure in failures)
+    return tuple(i for i, place in here if place.lost or place.node in taken or (late and place.ready is None))
 
 
 def _places(group: Group, replicas: Iterable[int], size: int) -> list[int]:
@@ -119,27 +121,31 @@ def too_late(state: RunState, group: Group) -> tuple[Failure, ...]:
     size = size_of(state)
     if fired is None or size is None:
         return ()
-    limit_s = state.job.timeouts.import_timeout_s
-    found: list[Failure] = []
-    for one in group.replicas:
-        absent = [group.ranks[rank] for rank in members(one.group, size) if not group.ranks[rank].started]
-        if one.down or not absent or one.deadline_t is None or one.deadline_t > state.t:
-            continue
+    due = (one for one in group.replicas if one.deadline_t is not None and one.deadline_t <= state.t)
+    return tuple(_late(state, group, one, size, fired.cause) for one in due if not started(group, one.group, size))
+
+
+def _late(state: RunState, group: Group, one: Replica, size: int, cause: Cause) -> Failure:
+    timeouts = state.job.timeouts
+    absent = [group.ranks[rank] for rank in members(one.group, size) if not group.ranks[rank].started]
+    unready = [group.places[laid.place].node for laid in one.laid if not group.places[laid.place].healthy]
+    if unready:
+        limit = f"no runner on {listed(list(dict.fromkeys(unready)))} within timeouts.start_timeout_s"
+        message, node = f"{limit} ({timeouts.start_timeout_s:g} s)", unready[0]
+    else:
         who = listed([f"rank {rank.rank} on {rank.node}" for rank in absent])
-        message = f"{who} did not start again within timeouts.import_timeout_s ({limit_s:g} s)"
-        found.append(
-            Failure(
-                kind="start_timeout",
-                attempt=group.attempt,
-                node=absent[0].node,
-                error=ErrorInfo(type="StartTimeout", message=message, kind="start_timeout"),
-                t=state.t,
-                cause=fired.cause,
-                rank=absent[0].rank,
-                life=one.life,
-            )
-        )
-    return tuple(found)
+        limit = f"{who} did not start again within timeouts.import_timeout_s"
+        message, node = f"{limit} ({timeouts.import_timeout_s:g} s)", absent[0].node
+    return Failure(
+        kind="start_timeout",
+        attempt=group.attempt,
+        node=node,
+        error=ErrorInfo(type="StartTimeout", message=message, kind="start_timeout"),
+        t=state.t,
+        cause=cause,
+        rank=absent[0].rank,
+        life=one.life,
+    )
 
 
 def replacing_words(replicas: tuple[int, ...], wait_s: float) -> str:

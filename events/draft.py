@@ -199,7 +199,12 @@ class Draft:
         places = tuple(new if i == item.place else place for i, place in enumerate(group.places))
         waits = any(place.left is not None for place in places)
         early = {name: ready for name, ready in group.early.items() if waits and name != node}
-        self.change_group(lambda group: replace(group, places=places, early=early, waiting=None))
+        due_t = self.t + self.state.job.timeouts.start_timeout_s
+        replicas = tuple(
+            replace(one, deadline_t=due_t) if one.down and any(laid.place == item.place for laid in one.laid) else one
+            for one in group.replicas
+        )
+        self.change_group(lambda group: replace(group, places=places, early=early, replicas=replicas, waiting=None))
 
     def when(self, item: Fact) -> float:
         """Return when a fact happened, on the run's clock: never after it was heard of."""

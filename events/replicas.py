@@ -34,8 +34,8 @@ class Replica(Value, frozen=True, kw_only=True):
     """A replica group that has failed in this attempt. `life`: of its ranks, in force from the decision on.
 
     `down`: it is not laid out again yet, and will not be before `not_before_t`. `deadline_t`: until then its ranks must
-    have started. `start`: the checkpoint that they begin from, `first`: the index of their first report within the
-    attempt. `laid`: where its ranks were while it is down.
+    have started, or the runner on its other place. `start`: the checkpoint that they begin from, `first`: the index of
+    their first report within the attempt. `laid`: where its ranks were while it is down.
     """
 
     group: int
@@ -90,7 +90,7 @@ def started(group: Group, number: int, size: int) -> bool:
 
 def replica_deadline(group: Group, size: int) -> float | None:
     """Return when the first of the replaced groups should have started."""
-    due = (one.deadline_t for one in group.replicas if not one.down and not started(group, one.group, size))
+    due = (one.deadline_t for one in group.replicas if not started(group, one.group, size))
     return min((t for t in due if t is not None), default=None)
 
 

@@ -180,8 +180,13 @@ class Desk:
         self.runners = [self._start(place, granted.demand) for place in granted.places]
 
     def mends(self, step: Mend) -> None:
-        """The demand for another place stands in the queue."""
+        """The demand for another place stands in the queue; the runner of the one that was left ends."""
         self._mended[step.place, step.left] = step.demand.run
+        job, node = self.assignment.job, self.assignment.places[step.place].node
+        grace_s = job.timeouts.restart_grace_s if job is not None else 0.0
+        for runner in self.runners:
+            if runner.node == node and runner.alive:
+                runner.stop("the group has left this place", grace_s)
 
     @property
     def mended(self) -> list[str]:

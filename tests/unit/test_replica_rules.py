@@ -108,3 +108,17 @@ def test_an_elastic_run_has_whole_groups() -> None:
     assert run.the(RequestRefused).reason == "3 ranks are no whole replica groups of 2 (scaling.replica_group_size)"
     run.says(ResizeRun(id="r2", num_workers=2))
     run.the(RequestAccepted)
+
+
+def test_a_runner_on_another_place_that_is_not_ready_in_time_is_given_up() -> None:
+    run = Run(4, nodes=("node-a", "node-b"), failure=FailureConfig(max_failures=3), replica_size=2).running()
+    run.says(run.runner_lost("node-b")).says(run.place_again(1, "node-c", 2))
+    run.waits(60.0)
+    decided = run.the(FailureDecided)
+    assert (decided.failure.kind, decided.budget, decided.replicas, decided.vacated) == (
+        "start_timeout",
+        "startup",
+        (1,),
+        (1,),
+    )
+    assert "no runner on node-c within timeouts.start_timeout_s (60 s)" in decided.reason
