@@ -52,6 +52,10 @@ class TrainContext:
         """Return the number of this node in the group, from 0."""
         return self._start.node_rank
 
+    def get_gpu_ids(self) -> tuple[str, ...]:
+        """Return the ids of the GPUs that are this rank's own; none where its pool gives none."""
+        return self._start.gpus
+
     def get_replica_group(self) -> int:
         """Return the number of this rank's replica group, from 0; 0 where the ranks have no groups."""
         return self._start.replica_group or 0

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING
 
 from runfold.events.config import BackendConfig
 from runfold.trainer import Trainer
-from runfold.workers.backends.torchlib import get_device, prepare_data_loader, prepare_model
+from runfold.workers.backends.torchuse import (
+    accelerate,
+    backward,
+    enable_reproducibility,
+    get_device,
+    get_devices,
+    prepare_data_loader,
+    prepare_model,
+    prepare_optimizer,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,16 +26,32 @@ if TYPE_CHECKING:
     from runfold.validation import ValidationConfig
     from runfold.workers.data import DataConfig
 
-__all__ = ["TorchConfig", "TorchTrainer", "get_device", "prepare_data_loader", "prepare_model"]
+__all__ = [
+    "TorchConfig",
+    "TorchTrainer",
+    "accelerate",
+    "backward",
+    "enable_reproducibility",
+    "get_device",
+    "get_devices",
+    "prepare_data_loader",
+    "prepare_model",
+    "prepare_optimizer",
+]
 
 
 def TorchConfig(backend: str | None = None, init_method: str = "env", timeout_s: float = 1800.0) -> BackendConfig:  # noqa: N802  # the peer's name
-    """Return the backend of a process group: nccl where there are GPUs, else gloo, unless named."""
+    """Return the backend of a process group: nccl for ranks that have GPUs, else gloo, unless named.
+
+    With `init_method` "tcp" MASTER_ADDR and MASTER_PORT are not set in the ranks.
+    """
     if init_method not in ("env", "tcp"):
-        raise ValueError(f"init_method: must be 'env' or 'tcp', not {init_method!r}; the ranks meet in the same way")
+        raise ValueError(f"init_method: must be 'env' or 'tcp', not {init_method!r}")
     options: dict[str, Json] = {"timeout_s": timeout_s}
     if backend is not None:
         options["backend"] = backend
+    if init_method != "env":
+        options["init_method"] = init_method
     return BackendConfig(kind="torch", options=options)
 
 

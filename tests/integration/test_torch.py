@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
+import random
+import sys
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import pytest
 
 import runfold
 from runfold.errors import TrainingFailedError
-from runfold.torch import TorchConfig, TorchTrainer
-from support.torched import batches, gathers, needs_loader
+from runfold.torch import (
+    TorchConfig,
+    TorchTrainer,
+    accelerate,
+    backward,
+    enable_reproducibility,
+    prepare_optimizer,
+)
+from runfold.workers.backends import Place, torchlib
+from runfold.workers.backends.torch import TorchBackend
+from runfold.workers.backends.torchuse import DeviceLoader, on_device
+from support.torched import batches, gathers, meets_by_tcp, needs_loader, shares_loaders, trains_together
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
 
 NEEDS_TORCH = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -34,6 +52,117 @@ def test_ranks_are_a_process_group_and_are_again_after_a_restart(tmp_path: Path)
     result = trainer.fit()
     assert result.attempts == 2
     assert result.return_value == {"sum": 3.0, "rank": "0", "world": "2", "addr": "127.0.0.1", "initialized": True}
+
+
+def two(function: Callable[[], object], data: Path, config: runfold.BackendConfig | None = None) -> runfold.Result:
+    scaling = runfold.ScalingConfig(num_workers=2)
+    run_config = runfold.RunConfig(name="torched", data_dir=data)
+    return TorchTrainer(function, torch_config=config, scaling_config=scaling, run_config=run_config).fit()
+
+
+@NEEDS_TORCH
+def test_ranks_meet_by_tcp_without_variables_that_name_where(tmp_path: Path) -> None:
+    config = TorchConfig("gloo", init_method="tcp", timeout_s=60.0)
+    assert two(meets_by_tcp, tmp_path, config).return_value == [2.0, False, "cpu"]
+
+
+@NEEDS_TORCH
+def test_a_model_is_trained_together(tmp_path: Path) -> None:
+    each = [1.5, "DistributedDataParallel", "Linear", "cpu", True]
+    assert two(trains_together, tmp_path).return_value == [each, each]
+
+
+@NEEDS_TORCH
+def test_each_rank_has_its_share_of_a_loader_and_the_loaders_ways(tmp_path: Path) -> None:
+    found = cast("list[dict[str, object]]", two(shares_loaders, tmp_path).return_value)
+    assert [one["in order"] for one in found] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    shuffled = [row for one in found for row in cast("list[int]", one["shuffled"])]
+    assert sorted(shuffled) == list(range(8))
+    for one in found:
+        kept = {name: one[name] for name in ("drop_last", "kept", "replaced", "stream", "already")}
+        assert kept == {
+            "drop_last": True,
+            "kept": True,
+            "replaced": "DistributedSampler",
+            "stream": True,
+            "already": True,
+        }
+    assert any(one["another epoch"] for one in found)
+
+
+@NEEDS_TORCH
+def test_batches_go_to_a_device_whatever_holds_them() -> None:
+    torch = import_module("torch")
+    meta = torch.device("meta")
+    batch = {"a": [torch.zeros(1), (torch.ones(2), "text")], "b": Pair(torch.zeros(3), 7)}
+    moved = cast("dict[str, list[object]]", on_device(batch, meta, beside=True))
+    assert str(getattr(moved["a"][0], "device", "")) == "meta"
+    assert cast("tuple[object, object]", moved["a"][1])[1] == "text"
+    pair = cast("object", moved["b"])
+    assert isinstance(pair, Pair)
+    assert (str(getattr(pair.left, "device", "")), pair.right) == ("meta", 7)
+    loader = DeviceLoader([torch.zeros(1)], meta, beside=False)
+    assert len(loader) == 1
+    assert [str(getattr(one, "device", "")) for one in loader] == ["meta"]
+
+
+@NEEDS_TORCH
+def test_what_is_drawn_is_drawn_again() -> None:
+    torch = import_module("torch")
+    drawn: list[object] = []
+    try:
+        for _ in range(2):
+            enable_reproducibility(7)
+            drawn.append([random.random(), torch.rand(2).tolist()])
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert drawn[0] == drawn[1]
+
+
+@pytest.mark.parametrize("gone", [accelerate, backward, prepare_optimizer])
+def test_what_the_peer_has_given_up_says_what_to_do(gone: Callable[..., object]) -> None:
+    with pytest.raises(DeprecationWarning, match="gone"):
+        gone(object())
+
+
+class Pair(NamedTuple):
+    """What a loader's own collate function may make."""
+
+    left: object
+    right: object
+
+
+class Hangs:
+    """torch.distributed, of which nobody can leave the group."""
+
+    def __init__(self) -> None:
+        self.left = threading.Event()
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def destroy_process_group(self) -> None:
+        self.left.wait(30.0)
+
+
+def test_a_group_that_cannot_be_left_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hangs = Hangs()
+    monkeypatch.setattr(torchlib, "distributed", lambda: hangs)
+    monkeypatch.setitem(sys.modules, "torch.distributed", sys)
+    place = Place(
+        rank=0,
+        world_size=2,
+        local_rank=0,
+        local_world_size=2,
+        node_rank=0,
+        addr="127.0.0.1",
+        options={"shutdown_timeout_s": 0.05},
+    )
+    TorchBackend(place).on_shutdown()
+    hangs.left.set()
+    assert "was not left within 0.05 s; going on" in capsys.readouterr().err
 
 
 @NEEDS_TORCH
