@@ -93,7 +93,8 @@ async def play(address: Address, changes: list[Change]) -> None:
 def faults(history: History, places: int) -> tuple[list[str], int]:
     """Return what should not have been, and how many attempts were seen to begin where the last commit was."""
     found: list[str] = []
-    committed, begins, seen = -1, {1: 0}, 0
+    begins: dict[int, int] = {1: 0}
+    committed, seen = -1, 0
     for entry in history.entries:
         for said in entry.inputs:
             if isinstance(said, Reported) and said.attempt in begins and said.rank == 0 and said.metrics is not None:
@@ -104,7 +105,7 @@ def faults(history: History, places: int) -> tuple[list[str], int]:
             if isinstance(item, CheckpointCommitted) and item.metrics is not None:
                 committed = int(str(item.metrics["step"]))
                 # What is committed between two attempts is what the next one begins from.
-                begins = dict.fromkeys(begins, committed + 1)
+                begins = {attempt: committed + 1 for attempt in begins}  # noqa: C420  # of a type that is known
             elif isinstance(item, AttemptStarted):
                 begins = {item.attempt: committed + 1}
             if isinstance(item, AttemptStarted | ResizePlanned) and not 1 <= item.num_workers <= places:

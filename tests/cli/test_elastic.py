@@ -95,7 +95,7 @@ def finish(commands: Commands, run: str) -> list[dict[str, object]]:
 
 
 def transitions(entries: list[dict[str, object]], kind: str) -> list[dict[str, object]]:
-    found = [item for entry in entries for item in entry["transitions"]]  # type: ignore[attr-defined]  # JSON
+    found: list[dict[str, object]] = [item for entry in entries for item in entry["transitions"]]  # type: ignore[attr-defined]  # JSON
     return [item for item in found if item["kind"] == kind]
 
 
