@@ -85,6 +85,7 @@ class Desk:
         self._orphans: int | None = None
         self._off: tuple[str, ...] = ()
         self._mended: dict[tuple[int, int], str] = {}
+        self._mends_off: dict[str, tuple[str, ...]] = {}
         self._secret = b""
         self._waiting: Waiting | None = None
         # Whether another supervisor of this pool has spoken for the run before.
@@ -106,6 +107,7 @@ class Desk:
             orphans=self._orphans,
             off=self._off,
             mended=tuple(self._mended),
+            mends_off=dict(self._mends_off),
             superseded=self.facts.superseded,
             runners=tuple(self._seen(runner) for runner in self.runners),
             unsure=self._settled_s > 0 and self.facts.spool.incarnation is None,
@@ -182,6 +184,7 @@ class Desk:
     def mends(self, step: Mend) -> None:
         """The demand for another place stands in the queue; the runner of the one that was left ends."""
         self._mended[step.place, step.left] = step.demand.run
+        self._mends_off[step.demand.run] = step.demand.excluded
         job, node = self.assignment.job, self.assignment.places[step.place].node
         grace_s = job.timeouts.restart_grace_s if job is not None else 0.0
         for runner in self.runners:
@@ -195,6 +198,7 @@ class Desk:
 
     def mend(self, number: int, granted: Granted) -> None:
         """Say that another place stands for the one with this number, and start a runner on it."""
+        self._mends_off.pop(granted.demand.run, None)
         self._secret = self._secret or secrets.token_bytes(SECRET_BYTES)
         offer = granted.places[0]
         self._say(PlaceReplaced(**self._about(), place=number, offer=offer))
@@ -244,7 +248,7 @@ class Desk:
 
     def freed(self) -> None:
         """Nothing of the group lives, and its slots are given back."""
-        self._held, self._adopted, self._mended = None, False, {}
+        self._held, self._adopted, self._mended, self._mends_off = None, False, {}, {}
         self.runners, self._taken = [], {}
 
     def release(self) -> None:

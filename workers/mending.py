@@ -46,14 +46,17 @@ def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> 
         runner = runners.get(place.node)
         if runner is not None and runner.ended_s is not None:
             steps.append(GiveUp(node=place.node))
-        if (number, place.left) not in here.mended:
+        name = f"{assignment.run}{key}{PREFIX}{number}"
+        off = tuple(sorted({*assignment.excluded_nodes, *taken}))
+        # A node that stays after all, or comes back, is looked at again by a demand that still waits.
+        if (number, place.left) not in here.mended or here.mends_off.get(name, off) != off:
             wanted = replace(
                 demand,
-                run=f"{assignment.run}{key}{PREFIX}{number}",
+                run=name,
                 num_workers=place.slots,
                 strategy="STRICT_PACK",
                 mends=True,
-                excluded=tuple(sorted({*assignment.excluded_nodes, *taken})),
+                excluded=off,
                 selectors=demand.selectors[:1] if len(demand.selectors) == 1 else (),
             )
             steps.append(Mend(place=number, left=place.left, demand=wanted))

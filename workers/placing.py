@@ -42,7 +42,8 @@ class RunHere(Value, frozen=True, kw_only=True):
     `asked`: the attempt whose demand is in the queue. `held`: the attempt whose places are held. `refused`: the
     attempt that can never be placed. `released`: the attempt whose group is known to hold nothing. `orphans`: the
     attempt whose places, held by nobody here, were told as lost. `superseded`: a newer supervisor speaks for the pool.
-    `mended`: the places that others were asked for, by number and the entry that gave them up.
+    `mended`: the places that others were asked for, by number and the entry that gave them up. `mends_off`: the nodes
+    that such demands stay off, by name, while they wait.
     `off`: the nodes that what was asked for, or refused, was to stay off.
 
     An heir is a supervisor after another one. `unsure`: the log does not name it yet, so the last words of the one
@@ -56,6 +57,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     released: int | None = None
     orphans: int | None = None
     mended: tuple[tuple[int, int], ...] = ()
+    mends_off: dict[str, tuple[str, ...]] = {}
     off: tuple[str, ...] = ()
     superseded: bool = False
     runners: tuple[RunnerHere, ...] = ()

@@ -11,7 +11,10 @@ from support.sim.scenario import load_scenario, scenario_names
 TWICE_EVERY = 20
 """One play in so many is played twice."""
 
-PLAYS = [(name, seed) for name in scenario_names() for seed in range(load_scenario(name).seeds)]
+FOUND = [("notices", 30041)]
+"""Plays that broke a promise once: a place that was left waited for a node whose notice had been taken back."""
+
+PLAYS = [*FOUND, *((name, seed) for name in scenario_names() for seed in range(load_scenario(name).seeds))]
 
 
 @pytest.mark.parametrize(("number", "name", "seed"), [(k, *play) for k, play in enumerate(PLAYS)])

@@ -59,6 +59,17 @@ def test_it_is_asked_for_once_and_again_when_it_is_left_again() -> None:
     assert [type(step) for step in placing(assignment(left=8), here, NOW).steps] == [Mend]
 
 
+def test_while_it_waits_it_is_asked_for_anew_when_other_nodes_may_be_used() -> None:
+    """A node whose notice is taken back: the group waited for nodes to come back, and this is one."""
+    here = RunHere(held=1, runners=GONE[:1], mended=((1, 7),), mends_off={"digits/place-1": ("node-a", "node-z")})
+    assert placing(assignment(), here, NOW).steps == ()
+    (step,) = placing(replace(assignment(), excluded_nodes=()), here, NOW).steps
+    assert isinstance(step, Mend)
+    assert step.demand.excluded == ("node-a",)
+    placed = replace(here, mends_off={})
+    assert placing(replace(assignment(), excluded_nodes=()), placed, NOW).steps == (), "it has its place"
+
+
 def test_what_a_runner_held_that_is_gone_is_given_back() -> None:
     here = RunHere(held=1, runners=GONE, mended=((1, 7),))
     assert placing(assignment(), here, NOW).steps == (GiveUp(node="node-b"),)
