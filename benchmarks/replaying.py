@@ -32,6 +32,7 @@ from runfold.events.nats.names import Names, Role
 from runfold.events.nats.streams import provision
 from runfold.replay.archive import write_archive
 from runfold.replay.audit import audit
+from runfold.replay.export import export_lines
 from runfold.replay.history import History, Raw, Where, link_up
 from runfold.replay.source import load, read_log
 from runfold.replay.verify import verify
@@ -106,26 +107,31 @@ def archived(lines: list[bytes], folder: str) -> Iterator[Row]:
 
 def told(folder: str) -> Iterator[Row]:
     """The timeline of a long log on the command line: until its first line, and until its last."""
-    write_archive(history_of(logs.busy(*LONG)), folder)
-    command = [sys.executable, "-P", "-m", "runfold", "replay", folder]
-    firsts: list[float] = []
-    wholes: list[float] = []
-    for _ in range(TIMES_COUNT):
-        began = time.perf_counter()
-        with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-            if process.stdout is None:
-                raise RuntimeError("no output to read")
-            process.stdout.readline()
-            firsts.append(time.perf_counter() - began)
-            process.stdout.read()
-        wholes.append(time.perf_counter() - began)
+    history = history_of(logs.busy(*LONG))
+    write_archive(history, folder)
+    file = Path(f"{folder}.jsonl")
+    with file.open("wb") as out:
+        out.writelines(export_lines(history))
     empty = min(_helped() for _ in range(TIMES_COUNT))
-    for what, limit_s, values in (("first line", FIRST_SCREEN_S_MAX, firsts), ("whole", TIMELINE_S_MAX, wholes)):
-        yield Row(
-            f"`runfold replay` of an archive of {LONG[0]} entries: {what}", f"{limit_s:g} s",
-            f"{statistics.median(values):.3f} s [{min(values):.3f} .. {max(values):.3f}]",
-            f"{empty:.3f} s", "`runfold --help`", statistics.median(values) <= limit_s,
-        )  # fmt: skip
+    for what, target in (("an archive", folder), ("an exported file", str(file))):
+        command = [sys.executable, "-P", "-m", "runfold", "replay", target]
+        firsts: list[float] = []
+        wholes: list[float] = []
+        for _ in range(TIMES_COUNT):
+            began = time.perf_counter()
+            with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+                if process.stdout is None:
+                    raise RuntimeError("no output to read")
+                process.stdout.readline()
+                firsts.append(time.perf_counter() - began)
+                process.stdout.read()
+            wholes.append(time.perf_counter() - began)
+        for part, limit_s, values in (("first line", FIRST_SCREEN_S_MAX, firsts), ("whole", TIMELINE_S_MAX, wholes)):
+            yield Row(
+                f"`runfold replay` of {what} of {LONG[0]} entries: {part}", f"{limit_s:g} s",
+                f"{statistics.median(values):.3f} s [{min(values):.3f} .. {max(values):.3f}]",
+                f"{empty:.3f} s", "`runfold --help`", statistics.median(values) <= limit_s,
+            )  # fmt: skip
 
 
 def _helped() -> float:
