@@ -9,6 +9,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -130,6 +131,8 @@ def main() -> int:
     parser.add_argument("--only", action="append", choices=sorted({name for _, name, _ in ROWS}), help="these rows")
     chosen = parser.parse_args()
     adopt_orphans()
+    # As after Ctrl-C: what was started is ended.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"| | {' | '.join(PEERS)} |\n|---|{'---|' * len(PEERS)}", flush=True)
     try:
         for what, name, ranks in ROWS:
