@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
@@ -25,7 +26,7 @@ _LOG: Final = logging.getLogger("runfold.workers")
 
 
 class AdoptedRunner:
-    """A runner by its place's file, its process id and its start time."""
+    """A runner by its place's file, its process id and its start time. `secret` is its group's, once it has told it."""
 
     def __init__(self, path: Path, place: Place, on_end: Callable[[], None]) -> None:
         self.node = place.node
@@ -35,6 +36,7 @@ class AdoptedRunner:
         self._on_end = on_end
         self._stranger = Stranger(place.pid, place.started)
         self._pipe: RunnerPipe | None = None
+        self.secret = b""
         self._ended_s: float | None = None
         self._orderly = False
         self._stop: StopNow | None = None
@@ -114,6 +116,8 @@ class AdoptedRunner:
                 await asyncio.sleep(KNOCK_AGAIN_S)
         if self._stop is not None:
             self._pipe.send(self._stop)
+        with contextlib.suppress(LinkError):
+            self.secret = await self._pipe.secret()
 
     async def _kill_in_time(self, kill_at: float) -> None:
         await asyncio.sleep(max(0.0, kill_at - time.monotonic()))

@@ -24,6 +24,7 @@ from runfold.events.facts import (
     Released,
     RunnerLost,
 )
+from runfold.workers.adopted import AdoptedRunner
 from runfold.workers.beside import Beside
 from runfold.workers.facts import Facts
 from runfold.workers.mending import Mend
@@ -199,11 +200,16 @@ class Desk:
     def mend(self, number: int, granted: Granted) -> None:
         """Say that another place stands for the one with this number, and start a runner on it."""
         self._mends_off.pop(granted.demand.run, None)
-        self._secret = self._secret or secrets.token_bytes(SECRET_BYTES)
+        self._secret = self._secret or self._inherited or secrets.token_bytes(SECRET_BYTES)
         offer = granted.places[0]
         self._say(PlaceReplaced(**self._about(), place=number, offer=offer))
         self.give_up(offer.node)
         self.runners.append(self._start(offer, granted.demand))
+
+    @property
+    def _inherited(self) -> bytes:
+        """The group's secret, as a runner tells it that an earlier supervisor has started; empty for none."""
+        return next((one.secret for one in self.runners if isinstance(one, AdoptedRunner) and one.secret), b"")
 
     def give_up(self, node: str) -> None:
         """Nothing of the group lives on a node, and its slots are given back."""

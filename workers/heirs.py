@@ -23,17 +23,18 @@ _CREDENTIALS: Final = struct.Struct("3i")
 
 
 class Door:
-    """Where heirs knock, as long as the runner lives. The newest one counts."""
+    """Where heirs knock, as long as the runner lives. The newest one counts, and is told the group's secret."""
 
-    def __init__(self) -> None:
+    def __init__(self, secret: bytes = b"") -> None:
+        self._secret = secret
         self._server: asyncio.Server | None = None
         self._came: asyncio.Queue[SupervisorPipe] = asyncio.Queue(1)
         self._current: SupervisorPipe | None = None
 
     @classmethod
-    async def open(cls, path: Path) -> Door:
+    async def open(cls, path: Path, secret: bytes = b"") -> Door:
         """Wait for heirs at a path, in a folder that nobody else may enter; `OSError` when that cannot be."""
-        door = cls()
+        door = cls(secret)
         sock = _listening(path)
         try:
             door._server = await asyncio.start_unix_server(door._knocked, sock=sock)
@@ -65,7 +66,9 @@ class Door:
         if self._current is not None:
             self._current.close()
         self._forget_waiting()
-        self._came.put_nowait(SupervisorPipe(reader, writer))
+        pipe = SupervisorPipe(reader, writer)
+        pipe.tell(self._secret)
+        self._came.put_nowait(pipe)
 
     def _forget_waiting(self) -> None:
         while not self._came.empty():

@@ -15,7 +15,7 @@ import msgspec
 
 from runfold.events.base import Json
 from runfold.workers.errors import LinkError
-from runfold.workers.frames import frame, read_frame
+from runfold.workers.frames import HEADER, frame, read_frame
 
 EXIT_CANNOT: Final = 77
 """How a runner ends that cannot go on: no broker, no spec, or no rank spawner. Why stands in the log."""
@@ -86,6 +86,23 @@ class RunnerPipe:
         except OSError:
             return
 
+    async def secret(self) -> bytes:
+        """Return the group's secret, as a runner tells it to an heir; `LinkError` when it does not."""
+        try:
+            (size,) = HEADER.unpack(await self._exactly(HEADER.size))
+            return await self._exactly(min(size, PIPE_FRAME_MAX_BYTES))
+        except OSError as error:
+            raise LinkError(f"a runner did not tell its group's secret: {error}") from None
+
+    async def _exactly(self, size: int) -> bytes:
+        loop, data = asyncio.get_running_loop(), b""
+        while len(data) < size:
+            piece = await loop.sock_recv(self._socket, size - len(data))
+            if not piece:
+                raise LinkError("a runner closed its door before it had told its group's secret")
+            data += piece
+        return data
+
     def close(self) -> None:
         """Close it."""
         self._socket.close()
@@ -109,6 +126,10 @@ class SupervisorPipe:
             return _DECODER.decode(await read_frame(self._reader, PIPE_FRAME_MAX_BYTES))
         except (asyncio.IncompleteReadError, OSError, msgspec.DecodeError):
             return None
+
+    def tell(self, secret: bytes) -> None:
+        """Tell an heir the group's secret."""
+        self._writer.write(frame(secret, PIPE_FRAME_MAX_BYTES))
 
     async def spec(self) -> RunnerSpec:
         """Return who this runner is; raise `LinkError` when nobody says so."""

@@ -105,7 +105,7 @@ async def tie(spec: RunnerSpec, pipe: SupervisorPipe) -> Ties:
     if not spec.adopt:
         return Ties(spec, pipe, lock, None)
     try:
-        door = await Door.open(lock.socket_path)
+        door = await Door.open(lock.socket_path, spec.secret)
     except OSError as error:
         _LOG.warning("%s: no supervisor after this one could adopt this runner: %s", spec.run, error)
         door = None

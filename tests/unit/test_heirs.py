@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -55,3 +56,24 @@ async def test_nobody_comes_and_nobody_opens(tmp_path: Path) -> None:
     door.close()
     with pytest.raises(LinkError, match="cannot be reached"):
         await knock(tmp_path / "nowhere", os.getpid())
+
+
+async def test_an_heir_is_told_the_secret_of_the_group(tmp_path: Path) -> None:
+    door = await Door.open(tmp_path / "door", b"of the group")
+    pipe = await knock(tmp_path / "door", os.getpid())
+    assert await pipe.secret() == b"of the group"
+    heard = await door.heir(30)
+    assert heard is not None
+    pipe.send(STOP)
+    assert await heard.receive() == STOP
+    closed(door, pipe, heard)
+
+
+async def test_a_runner_that_closes_its_door_tells_no_secret() -> None:
+    near, far = socket.socketpair()
+    pipe = RunnerPipe(near)
+    far.sendall(b"\0\0")
+    far.close()
+    with pytest.raises(LinkError, match="before it had told its group's secret"):
+        await pipe.secret()
+    closed(pipe)
