@@ -73,8 +73,8 @@ Read once, when a command starts; an option of the command weighs more.
 
 Ranks inherit the supervisor's environment, but for `{server}` and `{webhook_secret}`, then the job's
 `env`. `secret_env` names variables that are taken from the supervisor's environment and never written down.
-On a Ray cluster ranks inherit their node's environment, then `env_vars` of `runtime_env`. A cluster that `up` starts itself
-sends no usage statistics, unless `RAY_USAGE_STATS_ENABLED` says otherwise.
+On a Ray cluster ranks inherit their node's environment, then `env_vars` of `runtime_env`. A cluster that `up` starts
+itself sends no usage statistics, unless `RAY_USAGE_STATS_ENABLED` says otherwise.
 
 What ranks print is kept by the broker, and archived with the run: of each rank and attempt the last 1024 batches, of at
 most 64 KiB each. The first of them hold what was printed within a quarter of a second; later ones, while little is
