@@ -338,8 +338,14 @@ class Supervisor:
     async def _end_runners(self, reason: str) -> None:
         """Stop every runner and say so, so that the runs go on elsewhere, or here later."""
         holding = [desk for desk in self._desks.values() if any(runner.alive for runner in desk.everyone)]
-        if not holding:
-            return
+        if holding:
+            await self._end_those(holding, reason)
+        for run, desk in self._desks.items():
+            if not any(runner.alive for runner in desk.everyone):
+                for key in (run, *desk.mended):
+                    self._slots.release(key)
+
+    async def _end_those(self, holding: list[Desk], reason: str) -> None:
         for desk in holding:
             nodes = tuple(runner.node for runner in desk.runners if runner.alive)
             desk.notice(nodes, STOP_GRACE_S, reason)

@@ -142,6 +142,19 @@ def test_where_nobody_comes_after_the_supervisor_nothing_is_left(
     cluster.leaves_nothing()
 
 
+def test_a_service_that_is_stopped_in_order_leaves_nothing(cluster: RayCluster, tmp_path: Path) -> None:
+    other = Commands(tmp_path)
+    try:
+        with on_cluster(other, cluster) as runfold:
+            trains, waits = RayRun(runfold, "trains", scaling__resources_per_worker__CPU=2), RayRun(runfold, "waits")
+            trains.ranks(1)
+            patiently(lambda: len(cluster.groups()) == 2, cluster.groups)
+            assert waits.status["state"] == "scheduling"
+    finally:
+        other.end()
+    cluster.leaves_nothing()
+
+
 def passwords(runfold: Commands) -> list[str]:
     """Return the passwords of the service's broker."""
     said = json.loads((runfold.data / "connection.json").read_text(encoding="utf-8"))

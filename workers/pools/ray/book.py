@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections import Counter
@@ -16,7 +17,15 @@ from runfold.workers.mending import PREFIX
 from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.labels import NODE_LABEL, fits
 from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
-from runfold.workers.pools.ray.library import Group, Ray, RayNode, bad_selector
+from runfold.workers.pools.ray.library import (
+    ActorLost,
+    ActorUnreachable,
+    Group,
+    GroupRefused,
+    Ray,
+    RayNode,
+    bad_selector,
+)
 from runfold.workers.pools.room import Room
 
 ACCELERATOR: Final = "accelerator_type:"
@@ -26,7 +35,9 @@ NOTHING: Final[Mapping[str, float]] = {"CPU": 0.001}
 """A bundle cannot be empty."""
 NODE_ID_LABEL: Final = "ray.io/node-id"
 RETRY_S: Final = 1.0
+CLOSE_TIMEOUT_S: Final = 10.0
 LOOKS_UNTIL_SEEN_COUNT: Final = 2
+_LOG: Final = logging.getLogger("runfold.workers")
 SUSPECT_MAX_S: Final = 60.0
 """Within this time Ray says of a node that it is dead, if it is."""
 
@@ -261,7 +272,12 @@ class RayBook:
             return
         name = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}{self._suffix}"
         bundles, selectors = [_bundle(demand)] * demand.num_workers, self._selectors(demand)
-        group, ready = await self._ray.create_group(name, bundles, demand.strategy, selectors)
+        try:
+            group, ready = await self._ray.create_group(name, bundles, demand.strategy, selectors)
+        except GroupRefused as error:
+            _LOG.error("%s waits for ever: %s", demand.run, error)  # for people: the message says it all
+            await asyncio.Event().wait()
+            return
         got = False
         try:
             await ready
@@ -270,6 +286,8 @@ class RayBook:
             got = None not in names and self._waiting.get(demand.run) == demand
             if got:
                 self._has(demand, Reserved(group, [str(node) for node in where], _bundle(demand)), names)
+        except (ActorLost, ActorUnreachable) as error:
+            _LOG.warning("%s: its placement group is gone, and is asked for again: %s", demand.run, error)
         finally:
             if not got:
                 self.remove(group)
@@ -343,8 +361,9 @@ class RayBook:
         task.add_done_callback(self._removing.discard)
 
     async def close(self) -> None:
-        """Wait until what was given back is given back."""
-        await asyncio.gather(*self._removing, return_exceptions=True)
+        """Wait until what was given back is given back, if the cluster answers at all."""
+        if self._removing:
+            await asyncio.wait(self._removing, timeout=CLOSE_TIMEOUT_S)
 
 
 def _bundle(demand: Demand) -> Mapping[str, float]:

@@ -98,6 +98,10 @@ class ActorLost(RunfoldError):
     """An actor is gone, or could not be started; the message says how, as far as Ray knows."""
 
 
+class GroupRefused(RunfoldError):
+    """Ray does not take what was asked for."""
+
+
 class Ray:
     """A connection to a cluster, one a process. Made by `connect`, ended by `close`."""
 
@@ -174,7 +178,11 @@ class Ray:
     async def create_group(
         self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str, selectors: Sequence[Mapping[str, str]]
     ) -> tuple[Group, Awaitable[object]]:
-        """Ask for a detached placement group; return it, and what ends when all of it is reserved."""
+        """Ask for a detached placement group; return it, and what ends when all of it is reserved.
+
+        Raises:
+            GroupRefused: it can never be.
+        """
 
         def create() -> tuple[Group, Awaitable[object]]:
             made = self._util.placement_group(
@@ -185,9 +193,12 @@ class Ray:
                 **({"bundle_label_selector": list(selectors)} if selectors else {}),
             )
             number = cast("_Id", getattr(made, "id")).hex()  # noqa: B009  # as above
-            return Group(id=number, name=name), made.ready()
+            return Group(id=number, name=name), _answer(made.ready())
 
-        return await self.ask(create)
+        try:
+            return await self.ask(create)
+        except (TypeError, ValueError) as error:
+            raise GroupRefused(f"Ray does not take the placement group {name}: {error}") from error
 
     async def bundles(self, group: Group) -> list[str | None]:
         """Return the node that each bundle is on; None for one that has none."""

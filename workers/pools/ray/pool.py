@@ -52,8 +52,10 @@ async def open_ray_pool(config: RayConfig, *, url: str, namespace: str, pool: st
     try:
         made = RayPool(ray, f"runfold-{namespace}-", f"-{identity}")
         await made.look_around()
-        yield made
-        await made.book.close()
+        try:
+            yield made
+        finally:
+            await made.book.close()
     finally:
         await ray.close()
 
