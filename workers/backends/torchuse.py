@@ -163,12 +163,10 @@ def on_device(batch: object, device: object, *, beside: bool) -> object:
     if isinstance(batch, Mapping):
         held = cast("Mapping[object, object]", batch)
         return {key: on_device(value, device, beside=beside) for key, value in held.items()}
-    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
-        fields = cast("tuple[object, ...]", batch)
-        return cast("Callable[..., object]", type(batch))(*(on_device(one, device, beside=beside) for one in fields))
     if isinstance(batch, list | tuple):
-        values = cast("list[object]", batch)
-        return type(batch)(on_device(one, device, beside=beside) for one in values)
+        kind = cast("Callable[..., object]", type(cast("object", batch)))
+        moved = [on_device(one, device, beside=beside) for one in cast("list[object]", batch)]
+        return kind(*moved) if hasattr(kind, "_fields") else kind(moved)
     move = cast("Callable[..., object] | None", getattr(batch, "to", None))
     return batch if move is None else move(device, non_blocking=beside)
 
