@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from runfold.events.transitions import FailureDecided, ReplicaGroupReplaced
@@ -63,24 +63,26 @@ class Training(Held):
         self.run = runfold.ok("submit", "trains.py:train", "--workers", str(workers), *words).out.strip()
 
     @property
+    def ranks(self) -> list[dict[str, object]]:
+        """Its ranks, as its status has them."""
+        return msgspec.convert(self.status["ranks"], list[dict[str, object]])
+
+    @property
     def nodes(self) -> list[object]:
         """The node of each rank."""
-        ranks = self.status["ranks"]
-        assert isinstance(ranks, list)
-        return [rank["node"] for rank in ranks]
+        return [rank["node"] for rank in self.ranks]
 
     @property
     def at_work(self) -> bool:
         """Whether every rank is in user code."""
-        ranks = self.status["ranks"]
-        assert isinstance(ranks, list)
-        return bool(ranks) and all(rank["phase"] == "running" and rank["index"] >= 0 for rank in ranks)
+        ranks = self.ranks
+        return bool(ranks) and all(rank["phase"] == "running" and rank["index"] != -1 for rank in ranks)
 
     @property
     def pid(self) -> object:
         """The process of rank 0."""
-        metrics = self.status["metrics"]
-        return metrics["pid"] if isinstance(metrics, dict) else None
+        metrics = msgspec.convert(self.status["metrics"], dict[str, object] | None)
+        return metrics["pid"] if metrics is not None else None
 
     def reaches_attempt(self, number: int) -> None:
         """Wait until an attempt is at work."""
@@ -95,9 +97,8 @@ class Training(Held):
 
     def told(self, rank: int) -> dict[str, object]:
         """What a rank was told of nodes that go."""
-        found = json.loads((self.runfold.folder / f"told-{self.name}-{rank}").read_text())
-        assert isinstance(found, dict)
-        return found
+        found = (self.runfold.folder / f"told-{self.name}-{rank}").read_bytes()
+        return msgspec.json.decode(found, type=dict[str, object])
 
 
 def test_a_node_that_will_go_is_left_as_soon_as_the_ranks_have_saved(three_nodes: Commands) -> None:
