@@ -24,7 +24,6 @@ from runfold.events.facts import (
     Released,
     RunnerLost,
 )
-from runfold.workers.adopted import AdoptedRunner
 from runfold.workers.beside import Beside
 from runfold.workers.facts import Facts
 from runfold.workers.mending import Mend
@@ -209,7 +208,7 @@ class Desk:
     @property
     def _inherited(self) -> bytes:
         """The group's secret, as a runner tells it that an earlier supervisor has started; empty for none."""
-        return next((one.secret for one in self.runners if isinstance(one, AdoptedRunner) and one.secret), b"")
+        return next((one.secret for one in self.runners if one.secret), b"")
 
     def give_up(self, node: str) -> None:
         """Nothing of the group lives on a node, and its slots are given back."""

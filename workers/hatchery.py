@@ -73,6 +73,7 @@ class RunnerProcess:
     def __init__(self, spec: RunnerSpec, hatchery: Hatchery, on_end: Callable[[], None]) -> None:
         self.node = spec.node
         self.told = 0
+        self.secret = spec.secret
         self._hatchery = hatchery
         self._on_end = on_end
         ours, self._theirs = socket.socketpair()

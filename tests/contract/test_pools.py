@@ -271,6 +271,7 @@ async def test_a_runner_outlives_its_supervisor_and_is_found_by_the_next(rig: Ri
     assert alive([process]) == [process]
     found = await rig.left()
     assert (found.node, found.place.run, found.place.slots, found.alive) == (spec.node, "a", 1, True)
+    await until(lambda: found.secret == spec.secret, PATIENCE_S)
     rig.pool.book.hold(demand("a", 1), place_of(found))
     assert rig.pool.find(lambda _: True, rig.woken.set) == []
     found.stop("the test says so", 1.0)

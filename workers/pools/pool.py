@@ -20,10 +20,12 @@ from runfold.workers.pools.room import Room
 class Watched(Protocol):
     """A runner as a supervisor watches it, from the wish to start it to its end.
 
-    `told` is the attempt in which its end was told. Whoever started or found it is called when it has ended.
+    `told` is the attempt in which its end was told; `secret` its group's, as far as it is known. Whoever started or
+    found it is called when it has ended.
     """
 
     told: int
+    secret: bytes
 
     @property
     def node(self) -> str:

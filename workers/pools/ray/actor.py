@@ -39,6 +39,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     group: str
     held_as: str
     lent: bool
+    secret: bytes
     adopt_within_s: float
 
 
@@ -116,6 +117,7 @@ class Attendant:
             group=library.own_group() or "",
             held_as=spec.held_as or spec.run,
             lent=self._lent,
+            secret=spec.secret,
             adopt_within_s=self._adopt_within_s,
         )
         return msgspec.msgpack.encode(standing)

@@ -38,9 +38,12 @@ class RayRunner:
         on_end: Callable[[], None],
         on_silence: Callable[[str], None],
         place: Place | None = None,
+        *,
+        secret: bytes,
     ) -> None:
         self.node = node
         self.told = 0
+        self.secret = secret
         self._ray = ray
         self._reach = reach
         self._adopt_within_s = adopt_within_s

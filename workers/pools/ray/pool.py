@@ -98,7 +98,13 @@ class RayPool:
     def start(self, spec: RunnerSpec, on_end: Callable[[], None]) -> Watched:
         """Start a runner on a node where its run has bundles."""
         return RayRunner(
-            self._ray, spec.node, lambda: self._started(spec), spec.adopt_within_s, on_end, self.book.suspect
+            self._ray,
+            spec.node,
+            lambda: self._started(spec),
+            spec.adopt_within_s,
+            on_end,
+            self.book.suspect,
+            secret=spec.secret,
         )
 
     async def _started(self, spec: RunnerSpec) -> Actor:
@@ -190,7 +196,10 @@ class RayPool:
             return actor
 
         place = found.standing.place
-        return RayRunner(self._ray, place.node, reach, found.standing.adopt_within_s, on_end, self.book.suspect, place)
+        told = found.standing
+        return RayRunner(
+            self._ray, place.node, reach, told.adopt_within_s, on_end, self.book.suspect, place, secret=told.secret
+        )
 
     # --- what the cluster does
 
