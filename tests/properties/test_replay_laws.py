@@ -47,9 +47,7 @@ def sums_up(found: Goodput) -> bool:
 
 @settings(max_examples=150)
 @given(SIZES, CONFIGS, PLAYS)
-def test_what_the_controller_writes_breaks_no_rule(
-    size: Size, config: FailureConfig, play: Play
-) -> None:
+def test_what_the_controller_writes_breaks_no_rule(size: Size, config: FailureConfig, play: Play) -> None:
     run = logged(size, config, play)
     assert [finding for finding in audit(run).findings if finding.rule not in EXCUSED] == []
     assert verify(run).outcome == "agrees"
@@ -76,9 +74,7 @@ def test_goodput_sums_exactly_to_the_clock(
 
 @settings(max_examples=100)
 @given(SIZES, CONFIGS, PLAYS)
-def test_every_log_is_told_and_its_causes_are_linked(
-    size: Size, config: FailureConfig, play: Play
-) -> None:
+def test_every_log_is_told_and_its_causes_are_linked(size: Size, config: FailureConfig, play: Play) -> None:
     run = logged(size, config, play)
     rows = timeline(run)
     assert [row.number for row in rows.rows] == list(range(1, len(rows.rows) + 1))
