@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -15,7 +15,7 @@ import pytest
 from support.waiting import LOOK_EVERY_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from types import ModuleType
 
     from support.commands import Commands
@@ -68,7 +68,7 @@ class RayCluster:
         self._core: ModuleType = import_module("ray")
         make = import_module("ray.cluster_utils").Cluster
         options = {"num_cpus": 0, "include_dashboard": False, **SMALL, **head}
-        self._cluster = make(initialize_head=True, head_node_args=options)
+        self._cluster = _patiently_started(lambda: make(initialize_head=True, head_node_args=options))
         self.address: str = self._cluster.address
         self.nodes: list[object] = []
 
@@ -80,7 +80,7 @@ class RayCluster:
 
     def add(self, cpus: int = 2, **options: object) -> object:
         """Add a node; return what `kill` and `drain` take."""
-        node = self._cluster.add_node(num_cpus=cpus, **SMALL, **options)
+        node = _patiently_started(lambda: self._cluster.add_node(num_cpus=cpus, **SMALL, **options))
         self.nodes.append(node)
         return node
 
@@ -144,6 +144,21 @@ class RayCluster:
         """End everything."""
         self._core.shutdown()
         self._cluster.shutdown()
+
+
+def _patiently_started(start: Callable[[], Any]) -> Any:
+    """Start a node of Ray's, which gives itself thirty seconds; on a busy machine once more, without what is left."""
+    before = set(psutil.Process().children())
+    try:
+        return start()
+    except Exception as error:
+        if "timed out" not in str(error):
+            raise
+    left = [each for one in set(psutil.Process().children()) - before for each in (one, *one.children(recursive=True))]
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=PATIENCE_S)
+    return start()
 
 
 def name_of(process: psutil.Process) -> str:
