@@ -32,9 +32,8 @@ def running_timers(state: RunState) -> tuple[tuple[Timer, float], ...]:
     final_t = final_deadline(state) if "final" not in fired else None
     checkpoint_t = gathering_deadline(state.checkpoints, state.job.timeouts.checkpoint_timeout_s)
     task_t = task_deadline(state.tasks)
-    replicas = tuple((timer, due_t) for timer, due_t in replica_timers(state) if timer not in fired)
     others: tuple[tuple[Timer, float | None], ...] = (
-        *replicas,
+        *(one for one in replica_timers(state) if one[0] not in fired),
         ("checkpoint", checkpoint_t),
         ("task", task_t),
         ("final", final_t),
