@@ -1,5 +1,6 @@
 """Who may import whom, and what must stay unloaded until it is used."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -130,3 +131,10 @@ def test_a_folder_is_known_by_its_full_name_only(folder: str) -> None:
         if within(name, (folder,))
     ]
     assert not findings, "\n".join(findings)
+
+
+def test_ray_is_named_by_one_file_alone() -> None:
+    """It is imported by its name as a text, so that it need not be installed: which the import contracts do not see."""
+    naming = re.compile(r"""^\s*(import|from)\s+ray\b|_?import\w*\(\s*["']ray\b""", re.MULTILINE)
+    found = {source.path for source in production() if naming.search(source.text)}
+    assert found == {"workers/pools/ray/library.py"}
