@@ -22,7 +22,7 @@ from runfold.events.base import Json
 from runfold.events.values import pack, unpack
 from runfold.workers.errors import CheckpointDamagedError
 from runfold.workers.files import Files, FileSystem, local_files, of_filesystem, open_files
-from runfold.workers.layout import INNER, MANIFEST, METADATA, Manifest
+from runfold.workers.layout import INNER, MANIFEST, METADATA, Manifest, is_within
 from runfold.workers.waits import waiting
 
 _OLD_NAMES: Final = {
@@ -178,6 +178,9 @@ class Checkpoint:
         if not found and not self.files.exists(self.path):
             raise FileNotFoundError(f"there is no checkpoint {self.path}")
         for name in found:
+            if not is_within(name):
+                # An object store takes any key: nothing is written beside the directory that was asked for.
+                raise CheckpointDamagedError(f"{self._named}: {name!r} is no file within it")
             self.files.get(posixpath.join(self.path, name), target / name)
 
     def _manifest(self) -> Manifest | None:

@@ -56,12 +56,26 @@ def is_inner(file: str) -> bool:
     return INNER in file.split("/")
 
 
+def is_within(path: str) -> bool:
+    """Whether a path names a file in a checkpoint's directory: what is read of it is about to be written elsewhere."""
+    return not path.startswith("/") and "\0" not in path and not {"", ".", ".."}.intersection(path.split("/"))
+
+
+def _check_within(path: str) -> None:
+    if not is_within(path):
+        raise ValueError(f"{path!r} is no file within the checkpoint's directory")
+
+
 class PartFile(Value, frozen=True):
     """A file that a rank uploaded, by its path in the checkpoint's directory."""
 
     path: str
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a path that leads out of the directory."""
+        _check_within(self.path)
 
 
 class Part(Document, frozen=True, kw_only=True):
@@ -84,6 +98,10 @@ class SealedFile(Value, frozen=True):
     rank: int
     size: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        """Raise `ValueError` for a path that leads out of the directory."""
+        _check_within(self.path)
 
 
 class Manifest(Document, frozen=True, kw_only=True):

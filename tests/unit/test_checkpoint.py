@@ -129,6 +129,23 @@ def test_a_missing_file_and_a_broken_manifest_are_named() -> None:
         checkpoint.to_directory()
 
 
+LEADING_OUT = ("../outside", "a/../../outside", "{outside}", "", ".", "a//b", "a\0b")
+
+
+@pytest.mark.parametrize("path", LEADING_OUT)
+def test_a_manifest_that_leads_out_of_the_directory_touches_nothing_there(path: str, tmp_path: Path) -> None:
+    outside = saved(tmp_path, outside="precious") / "outside"
+    checkpoint = Checkpoint.from_directory(saved(tmp_path / "c", model="m"))
+    sealed(checkpoint, model="m")
+    manifest = tmp_path / "c" / ".runfold" / "manifest.json"
+    entries = msgspec.json.decode(manifest.read_bytes())
+    entries["files"][0]["path"] = path.format(outside=outside)
+    manifest.write_bytes(msgspec.json.encode(entries))
+    with pytest.raises(CheckpointDamagedError, match="no file within"):
+        checkpoint.to_directory(tmp_path / "copy")
+    assert outside.read_text() == "precious"
+
+
 @pytest.mark.parametrize("where", ["local", "memory"])
 def test_metadata_is_kept_beside_the_files(where: str, tmp_path: Path) -> None:
     checkpoint = Checkpoint(saved(tmp_path / "c")) if where == "local" else in_memory("meta", model="m")
