@@ -43,6 +43,7 @@ HOOKS_DUE_MAX_COUNT: Final = 64
 SOURCES_MAX_COUNT: Final = 8192
 REPLACED_BOOTS_MAX_COUNT: Final = 8
 PREEMPTION_WITHIN_S: Final = 120.0
+PREEMPTION_WITHIN_MAX_S: Final = 30 * 86_400.0
 """How soon a node is taken back when a notice does not say."""
 AWAY_MAX_COUNT: Final = 1024
 """Nodes that were taken back and are stayed off; the oldest beyond are forgotten."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from runfold.events.limits import AWAY_MAX_COUNT, PREEMPTION_WITHIN_S
+from runfold.events.limits import AWAY_MAX_COUNT, PREEMPTION_WITHIN_MAX_S, PREEMPTION_WITHIN_S
 from runfold.events.marks import Notice
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ def noticed(
     """Return the notice in force after another one came at `t`."""
     new = Notice(
         nodes=tuple(sorted(set(nodes))),
-        deadline_t=t + (PREEMPTION_WITHIN_S if within_s is None else max(within_s, 0.0)),
+        # A time is told in whole milliseconds: one that no clock will ever show cannot be.
+        deadline_t=t + (PREEMPTION_WITHIN_S if within_s is None else min(max(within_s, 0.0), PREEMPTION_WITHIN_MAX_S)),
         noticed_t=t,
         cause=cause,
         reason=reason,

@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from runfold.events.limits import REQUEST_MAX_BYTES
 from runfold.events.nats.client import RawMessage
 from runfold.events.nats.connection import Connection
 from runfold.events.nats.errors import Unanswered
@@ -136,9 +137,12 @@ class Capacity:
             await self._connection.unsubscribe(subscription)
 
     async def _asked(self, message: RawMessage) -> None:
+        if len(message.data) > REQUEST_MAX_BYTES:
+            _LOG.warning("a wish about the capacity of pool %s is over request_max_bytes: not read", self._pool)
+            return
         try:
             wish = _DECODER.decode(message.data)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             _LOG.warning("a wish about the capacity of pool %s cannot be read: %s", self._pool, error)
             return
         if wish.id not in self._answers:

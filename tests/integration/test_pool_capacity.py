@@ -17,6 +17,7 @@ from runfold.events.facts import (
     Released,
     RunnerLost,
 )
+from runfold.events.limits import REQUEST_MAX_BYTES
 from runfold.events.nats.names import Role
 from runfold.events.pools import CapacitySet, SetCapacity
 from support.waiting import until
@@ -155,3 +156,12 @@ async def test_what_cannot_be_is_refused_with_the_reason_and_the_same_wish_has_t
     await ask(2)
     assert await ask(1, name="once") == first, "it is known, and not done again"
     assert (await ask(4)).nodes == {"local": 4}
+
+
+async def test_a_wish_that_cannot_be_read_or_is_too_large_changes_nothing(pool: PoolForTest) -> None:
+    connection = await pool.broker.connect(Role.CLIENT)
+    subject = connection.names.subjects.pool_request("local", "capacity")
+    large = SetCapacity(id="large", slots=1, by="x" * REQUEST_MAX_BYTES)
+    for wish in (b"", b"{", b'{"id":' + b"[" * 10_000, msgspec.json.encode(large)):
+        await connection.publish(subject, wish)
+    assert (await Asker(pool)(1, "nowhere")).nodes == {"local": 4}

@@ -11,7 +11,7 @@ from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment, NodesTaken, Work
 from runfold.events.config import FailureConfig, Timeouts
-from runfold.events.limits import AWAY_MAX_COUNT
+from runfold.events.limits import AWAY_MAX_COUNT, PREEMPTION_WITHIN_MAX_S
 from runfold.events.notices import taken_back, without
 from runfold.events.requests import AdmitNode, CancelPreemption, NoticePreemption
 from runfold.events.state import Preempting, Restarting
@@ -224,6 +224,22 @@ def test_given_a_run_of_which_it_is_not_known_when_it_began_then_the_ranks_are_t
     told = assignment(replace(run.state, accepted_at=""), run.head).job
     assert told is not None
     assert told.taken == NodesTaken(nodes={"node-b": (1,)})
+
+
+@pytest.mark.parametrize(
+    ("within_s", "taken_s"), [(1e308, PREEMPTION_WITHIN_MAX_S), (1e19, PREEMPTION_WITHIN_MAX_S), (-1e308, 0.0)]
+)
+@pytest.mark.parametrize("asked", [True, False])
+def test_given_a_notice_for_a_time_that_is_none_then_it_is_taken_for_the_nearest_that_is(
+    asked: bool, within_s: float, taken_s: float
+) -> None:
+    run = at_work()
+    notice = NoticePreemption(id="q", nodes=("node-b",), within_s=within_s)
+    run.says(notice if asked else run.noticed("node-b", within_s=within_s))
+    told = work(run).taken
+    assert told is not None
+    began_s = datetime.fromisoformat(run.state.accepted_at).timestamp()
+    assert told.deadline_ms == round((began_s + run.t + taken_s) * 1000)
 
 
 def test_given_a_notice_that_does_not_say_when_then_the_ranks_are_told_no_time() -> None:
