@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import shutil
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.events.nats import serverconf, settings
-from runfold.events.nats.errors import BrokerStartFailed, StoreLocked
+from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StoreLocked
 from runfold.events.nats.files import (
     ADMIN_FILE,
     CONNECTION_FILE,
@@ -121,14 +122,25 @@ class Broker:
         return self.process.poll()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """Stop nats-server: SIGTERM, and SIGKILL when it has not ended in time. Return how it ended."""
+        """Stop nats-server: SIGTERM, and SIGKILL when it has not ended in time. Return how it ended.
+
+        Raises:
+            BrokerError: SIGKILL did not end it.
+        """
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
+        try:
             return self.process.wait(KILL_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise BrokerError(
+                f"nats-server (process {self.pid}) has not ended within {KILL_TIMEOUT_S:g} s after SIGKILL. "
+                f"Its store {self.folder / 'store'} stays locked until the system call returns that it is in: "
+                f"look for a disk that hangs."
+            ) from None
 
     async def stop_async(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Stop nats-server without blocking the event loop."""
@@ -268,7 +280,8 @@ def _spawn(
         monitor_url = _monitor_url(folder, process.pid)
     except BaseException:
         process.kill()
-        process.wait(KILL_TIMEOUT_S)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # why it did not start is what there is to say
+            process.wait(KILL_TIMEOUT_S)
         raise
     return Broker(process=process, folder=folder, port=port, settings=chosen, monitor_url=monitor_url)
 

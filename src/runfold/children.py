@@ -90,7 +90,11 @@ class Child:
         return process.wait()
 
     async def stop(self, patience_s: float) -> None:
-        """End the process: a word, and SIGKILL when it has not ended in time. Nothing happens when it has."""
+        """End the process: a word, and SIGKILL when it has not ended in time. Nothing happens when it has.
+
+        Raises:
+            ServiceError: SIGKILL did not end it: it is in the middle of a system call that does not return.
+        """
         process = self._process
         if process is None:
             return
@@ -101,10 +105,19 @@ class Child:
                     await self.wait()
             except TimeoutError:
                 process.kill()
-                async with asyncio.timeout(KILL_TIMEOUT_S):
-                    await self.wait()
+                await self._killed()
         if process.stdin is not None:
             process.stdin.close()
+
+    async def _killed(self) -> None:
+        try:
+            async with asyncio.timeout(KILL_TIMEOUT_S):
+                await self.wait()
+        except TimeoutError:
+            raise ServiceError(
+                f"the {self.name} (process {self.pid}) has not ended within {KILL_TIMEOUT_S:g} s after SIGKILL\n"
+                f"It ends once the system call returns that it is in: look for a disk or network mount that hangs."
+            ) from None
 
     def _ask_to_stop(self, process: subprocess.Popen[bytes]) -> None:
         if not self._by_word or process.stdin is None:
@@ -159,10 +172,19 @@ class Children:
             controller.start()
 
     async def stop(self, supervisor_patience_s: float, controller_patience_s: float, *, in_order: bool) -> None:
-        """Stop all: in order the supervisor first, so that a controller hears its last words."""
-        controllers = [controller.stop(controller_patience_s) for controller in self.controllers]
-        if in_order:
-            await self.supervisor.stop(supervisor_patience_s)
-            await asyncio.gather(*controllers)
-        else:
-            await asyncio.gather(self.supervisor.stop(supervisor_patience_s), *controllers)
+        """Stop all: in order the supervisor first, so that a controller hears its last words.
+
+        Raises:
+            ServiceError: one cannot be ended; the others were stopped all the same.
+        """
+        groups = [[self.supervisor], self.controllers] if in_order else [[self.supervisor, *self.controllers]]
+        ended: list[BaseException | None] = []
+        for group in groups:
+            stops = [
+                child.stop(supervisor_patience_s if child is self.supervisor else controller_patience_s)
+                for child in group
+            ]
+            ended += await asyncio.gather(*stops, return_exceptions=True)
+        for error in ended:
+            if error is not None:
+                raise error

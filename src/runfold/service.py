@@ -148,10 +148,12 @@ class Service:
 
         Without `keep_store` nobody will read the store again, and the broker is not given time to close it.
         """
-        await self.stop_children(in_order=keep_store)
-        if self._broker is not None:
-            await self._broker.stop_async(BROKER_PATIENCE_S if keep_store else 0.0)
-            self._broker = None
+        try:
+            await self.stop_children(in_order=keep_store)
+        finally:
+            if self._broker is not None:
+                await self._broker.stop_async(BROKER_PATIENCE_S if keep_store else 0.0)
+                self._broker = None
 
     async def stop_children(self, *, in_order: bool = False) -> None:
         """Stop supervisor and controllers, and no longer start again what ends."""
