@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,14 +21,17 @@ from runfold.events.nats.errors import ApiRefused, BrokerStartFailed, BrokerUnre
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.names import Role
 from runfold.events.nats.publish import Acked, publish_acked
+from runfold.events.nats.settings import choose_port
 from support.broker import ANSWER_TIMEOUT_S, CONNECT_TIMEOUT_S, BrokerForTest
 from support.log_rig import Chain
 from support.waiting import until
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from runfold.events.nats.client import RawMessage
+    from runfold.events.nats.connection import Connection
 
 LITTLE_BYTES = 10_000
 PIECE = b"x" * 1000
@@ -131,14 +136,16 @@ async def test_strays_that_keep_coming_are_stepped_over_so_often_and_then_it_is_
     monkeypatch.setattr("runfold.events.nats.log.STRAYS_PER_APPEND_MAX", 3)
     admin = await broker.connect(Role.ADMIN)
     log = JetStreamLog(await broker.connect(Role.CONTROLLER), "r", append_timeout_s=ANSWER_TIMEOUT_S)
-    ours, left = log._publish, [b"stray"] * strays
+    left = [b"stray"] * strays
 
-    async def first_a_stray(data: bytes, headers: dict[str, str]) -> object:
+    async def first_a_stray(
+        connection: Connection, subject: str, data: bytes, headers: Mapping[str, str], *, timeout_s: float
+    ) -> object:
         if left:
-            await publish_acked(admin, log.subject, left.pop(), timeout_s=ANSWER_TIMEOUT_S)
-        return await ours(data, headers)
+            await publish_acked(admin, subject, left.pop(), timeout_s=timeout_s)
+        return await publish_acked(connection, subject, data, headers, timeout_s=timeout_s)
 
-    monkeypatch.setattr(log, "_publish", first_a_stray)
+    monkeypatch.setattr("runfold.events.nats.log.publish_acked", first_a_stray)
     entry = Chain().entry(0)
 
     async def append() -> object:
@@ -204,24 +211,19 @@ def test_a_port_that_was_taken_meanwhile_is_chosen_anew_so_often(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
     monkeypatch.setattr("runfold.events.nats.broker.FRESH_PORT_TRIES_MAX", 2)
-    spawn, tried = "runfold.events.nats.broker._spawn", list[int]()
-    from runfold.events.nats import broker as module
-
-    ours = module._spawn
-
-    def beaten(folder: Path, chosen: object, port: int, *rest: object) -> object:
-        tried.append(port)
-        if len(tried) <= taken:
-            monkeypatch.setattr("runfold.events.nats.settings.is_free", lambda port: port not in tried)
-            raise BrokerStartFailed("nats-server ended at once: address already in use")
-        monkeypatch.undo()
-        return ours(folder, chosen, port, *rest)  # type: ignore[arg-type]  # as they came
-
-    monkeypatch.setattr(spawn, beaten)
-    if taken == 2:
-        with pytest.raises(BrokerStartFailed, match="address already in use"):
-            start_broker(tmp_path)
-        assert not list(tmp_path.rglob("port")), "none is kept: the next start chooses anew"
-    else:
-        start_broker(tmp_path).stop()
-    assert len(set(tried)) == 2
+    with ExitStack() as others:
+        busy = [others.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(taken)]
+        ports = [int(one.getsockname()[1]) for one in busy] + [choose_port()]
+        left = list(ports)
+        monkeypatch.setattr("runfold.events.nats.settings.choose_port", lambda: left.pop(0))
+        if taken == 2:
+            with pytest.raises(BrokerStartFailed, match="address already in use"):
+                start_broker(tmp_path)
+            assert left == ports[2:]
+            assert not list(tmp_path.rglob("port")), "none is kept: the next start chooses anew"
+            monkeypatch.undo()
+            start_broker(tmp_path).stop()
+        else:
+            broker = start_broker(tmp_path)
+            assert broker.port == ports[-1]
+            broker.stop()

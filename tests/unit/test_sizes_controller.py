@@ -144,7 +144,9 @@ class _Contested:
     """A document that another writer changes before each of the first `times` writes."""
 
     def __init__(self, times: int) -> None:
-        self.data, self.sequence, self.times = b"1", 1, times
+        self.data = b"1"
+        self.sequence: int = 1
+        self.times: int = times
 
     async def read(self) -> tuple[bytes | None, int]:
         return self.data, self.sequence
