@@ -122,6 +122,8 @@ class Checkpoint:
             found: object = msgspec.json.decode(self.files.read(posixpath.join(self.path, METADATA)))
         except FileNotFoundError:
             return {}
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise CheckpointDamagedError(f"{self._named}: its metadata cannot be read: {error}") from None
         unpacked = unpack(cast("Json", found))
         return unpacked if isinstance(unpacked, dict) else {}
 
@@ -190,7 +192,7 @@ class Checkpoint:
             return None
         try:
             return msgspec.json.decode(data, type=Manifest)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise CheckpointDamagedError(f"{self.path}: its manifest cannot be read: {error}") from None
 
 

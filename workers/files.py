@@ -5,10 +5,12 @@ fsspec has no types; they are given to it here, once. It is imported only for wh
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib
 import os
 import shutil
+import stat
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -212,13 +214,13 @@ class _LocalFiles:
         for folder, _, names in os.walk(path):
             for name in names:
                 file = Path(folder) / name
-                if not name.startswith(TEMPORARY):
-                    found[file.relative_to(path).as_posix()] = file.stat().st_size
+                if not name.startswith(TEMPORARY) and (size := size_of(file)) is not None:
+                    found[file.relative_to(path).as_posix()] = size
         return found
 
     def folders(self, path: str) -> list[str]:
         try:
-            return sorted(entry.name for entry in os.scandir(path) if entry.is_dir())
+            return sorted(entry.name for entry in os.scandir(path) if Path(entry).is_dir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
@@ -226,6 +228,9 @@ class _LocalFiles:
         Path(path).mkdir(parents=True, exist_ok=True)
 
     def remove(self, path: str) -> None:
+        if Path(path).is_symlink():
+            Path(path).unlink(missing_ok=True)  # what it leads to is somebody else's
+            return
         try:
             shutil.rmtree(path)
         except FileNotFoundError:
@@ -339,6 +344,17 @@ class _RemoteFiles:
 
 
 OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss", "obs"})
+
+
+def size_of(file: Path) -> int | None:
+    """Return a file's size; None for a link that leads nowhere, and for what is no file, as a pipe: it has no end."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP):
+            return None
+        raise
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _sync_folder(folder: Path) -> None:

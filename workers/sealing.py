@@ -96,7 +96,13 @@ def _standing(storage: Storage, name: str) -> tuple[Manifest, str] | None:
         data = storage.files.read(storage.inner(name, MANIFEST))
     except FileNotFoundError:
         return None
-    return msgspec.json.decode(data, type=Manifest), hashlib.sha256(data).hexdigest()
+    try:
+        return msgspec.json.decode(data, type=Manifest), hashlib.sha256(data).hexdigest()
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise StorageError(
+            f"{storage.inner(name, MANIFEST)} is damaged: {error}. Nothing was changed there; bring it back from a "
+            f"copy, or move {storage.path(name)} elsewhere, and what is left is begun from"
+        ) from None
 
 
 def _part(storage: Storage, run: str, order: SealOrder, rank: int) -> Part:
@@ -108,6 +114,8 @@ def _part(storage: Storage, run: str, order: SealOrder, rank: int) -> Part:
             "seen by the runner of rank 0. Choose a storage_path that every node reaches under the same name: an "
             "object store (s3://…, gs://…) or a shared filesystem (NFS)"
         ) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise StorageError(f"{storage.inner(order.name, part_name(rank))} is damaged: {error}") from None
     if (part.run, part.attempt) != (run, order.attempt):
         raise StorageError(
             f"{storage.path(order.name)}: the files of rank {rank} are of run {part.run}, attempt {part.attempt}"
@@ -231,7 +239,7 @@ def _result(storage: Storage, name: str) -> dict[str, Json] | None:
     """Return what the validation of a checkpoint found; None for one that is not over."""
     try:
         return msgspec.json.decode(storage.files.read(storage.inner(name, VALIDATION)), type=Validated).metrics
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, msgspec.DecodeError, RecursionError):
         return None
 
 

@@ -98,7 +98,7 @@ class Storage:
     def _read_marker(self) -> Marker | None:
         try:
             return msgspec.json.decode(self.files.read(posixpath.join(self.root, MARKER)), type=Marker)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, RecursionError):
             return None
 
 

@@ -20,7 +20,7 @@ from runfold.events.base import Json
 from runfold.events.config import CheckpointConfig
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointClashError, StorageError, UploadError
-from runfold.workers.files import copy, transient
+from runfold.workers.files import copy, size_of, transient
 from runfold.workers.layout import MANIFEST, Part, PartFile, is_inner, part_name
 from runfold.workers.processes import tell
 from runfold.workers.retry import Retries, retried
@@ -185,8 +185,21 @@ def holds(checkpoint: Checkpoint, storage: Storage) -> bool:
 
 
 def _files_of(folder: Path) -> list[str]:
+    """Return every file below a folder by its path within it; links are followed, as a reader of the folder would.
+
+    Raises:
+        UploadError: something in it cannot be copied: a link that leads nowhere or in a circle, a pipe, a socket.
+    """
     found: list[str] = []
-    for where, _, names in os.walk(folder):
-        within = Path(where).relative_to(folder)
-        found += [(within / name).as_posix() for name in names]
+    for where, folders, names in os.walk(folder, followlinks=True):
+        for name in folders:
+            inner = Path(where, name)
+            if inner.is_symlink() and Path(where).resolve().is_relative_to(inner.resolve()):
+                raise UploadError(f"{inner} is a link to a directory that it is in itself; a checkpoint has an end")
+        for name in names:
+            file = Path(where, name)
+            if size_of(file) is None:
+                what = "a link that leads nowhere" if file.is_symlink() else "neither a file nor a directory"
+                raise UploadError(f"{file} is {what}; leave it out of the checkpoint. Nothing of it was uploaded")
+            found.append(file.relative_to(folder).as_posix())
     return [file for file in found if not is_inner(file)]

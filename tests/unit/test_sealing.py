@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import socket
 from pathlib import Path
 
 import fsspec
@@ -13,7 +16,7 @@ from runfold.events.checkpoints import with_rank
 from runfold.events.config import CheckpointConfig
 from runfold.events.tasks import Task
 from runfold.workers.checkpoint import Checkpoint
-from runfold.workers.errors import CheckpointClashError, CheckpointNameError, StorageError
+from runfold.workers.errors import CheckpointClashError, CheckpointNameError, StorageError, UploadError
 from runfold.workers.keeper import Ask, done
 from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.sealing import SealOrder, delete, doubt, look, seal
@@ -259,3 +262,68 @@ def test_a_checkpoint_of_another_filesystem_is_uploaded_too(storage: Storage, tm
     fsspec.filesystem("memory").pipe_file("/elsewhere/m", b"model")
     uploads(storage).copy(Checkpoint("memory://elsewhere"), NAME, 0, {}, named=False)
     assert storage.files.read(storage.path(f"{NAME}/m")) == b"model"
+
+
+def test_links_are_followed_when_files_go_up(storage: Storage, tmp_path: Path) -> None:
+    checkpoint = local(tmp_path / "x", a="a")
+    local(tmp_path / "elsewhere", weights="w", **{"deep/er": "d"})
+    Path(checkpoint.path, "latest").symlink_to(tmp_path / "elsewhere")
+    Path(checkpoint.path, "best").symlink_to(tmp_path / "elsewhere" / "weights")
+    uploads(storage).copy(checkpoint, NAME, 0, {}, named=False)
+    seal(storage, "r1", order(0, world_size=1))
+    assert [file.path for file in manifest(storage).files] == ["a", "best", "latest/deep/er", "latest/weights"]
+
+
+@pytest.mark.parametrize("what", ["pipe", "socket", "nowhere", "itself", "circle"])
+def test_what_has_no_end_is_no_part_of_a_checkpoint(storage: Storage, tmp_path: Path, what: str) -> None:
+    checkpoint = local(tmp_path / "x", a="a")
+    odd = Path(checkpoint.path, "odd")
+    with socket.socket(socket.AF_UNIX) as listening, contextlib.chdir(tmp_path / "x"):
+        match what:
+            case "pipe":
+                os.mkfifo(odd)
+            case "socket":
+                listening.bind("odd")
+            case "circle":
+                odd.symlink_to(tmp_path)
+            case _:
+                odd.symlink_to(odd if what == "itself" else tmp_path / "gone")
+    with pytest.raises(UploadError, match="odd is"):
+        uploads(storage).copy(checkpoint, NAME, 0, {}, named=False)
+    assert storage.files.find(storage.path(NAME)) == {}
+
+
+def test_what_others_put_into_a_storage_does_not_stop_a_run(tmp_path: Path) -> None:
+    storage = open_storage(StorageSpec(url=str(tmp_path / "runs"), name="digits"))
+    kept = Path(local(tmp_path / "elsewhere", weights="w").path)
+    begun = Path(local(tmp_path / "runs" / "digits" / "checkpoint_000001_1", a="a").path)
+    (begun / "gone").symlink_to(tmp_path / "gone")
+    (begun / "circle").symlink_to(begun / "circle")
+    os.mkfifo(begun / "pipe")
+    (tmp_path / "runs" / "digits" / "checkpoint_000002_1").symlink_to(kept)
+    assert look(storage, "r2", None).checkpoints == ()
+    assert storage.files.folders(storage.root) == []
+    assert (kept / "weights").read_text() == "w"
+
+
+DAMAGES = (b"", b"{", b"\xff\xfe", b"null", b'{"cursors":' + b"[" * 10_000)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_seal_is_named_and_its_checkpoint_stays(storage: Storage, tmp_path: Path, damage: bytes) -> None:
+    two_ranks(storage, tmp_path)
+    seal(storage, "r1", order(0, 1))
+    storage.files.write(storage.inner(NAME, MANIFEST), damage)
+    for act in (lambda: look(storage, "r2", None), lambda: seal(storage, "r1", order(0, 1))):
+        with pytest.raises(StorageError, match=rf"{NAME}/.runfold/{MANIFEST} is damaged"):
+            act()
+    assert storage.files.read(storage.path(f"{NAME}/a")) == b"a"
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_part_is_named_and_no_seal(storage: Storage, tmp_path: Path, damage: bytes) -> None:
+    two_ranks(storage, tmp_path)
+    storage.files.write(storage.inner(NAME, "part-1.json"), damage)
+    with pytest.raises(StorageError, match=r"part-1.json is damaged"):
+        seal(storage, "r1", order(0, 1))
+    assert not storage.files.exists(storage.inner(NAME, MANIFEST))
