@@ -152,6 +152,7 @@ def test_what_cannot_be_asked_of_a_pool_is_said(three: tuple[Commands, Up]) -> N
         (("raise", "3"), "capacity set N"),
         (("set", "5000"), "0 to 4096"),
         (("set", "1", "--within", "-1"), "--within"),
+        (("set", "1", "--within", "nan"), "--within"),
         (("set", "1", "--pool", "a.b"), "no pool's name"),
     ):
         done = commands("capacity", *words)

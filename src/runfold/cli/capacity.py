@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Annotated
 
 import msgspec
@@ -71,8 +72,8 @@ def _wish(what: str, slots: int | None, node: str | None, pool: str, within: flo
         raise UsageError("say `runfold capacity`, or `runfold capacity set N`")
     if not 0 <= slots <= SLOTS_MAX_COUNT:
         raise UsageError(f"N: must be 0 to {SLOTS_MAX_COUNT}, not {slots}")
-    if within < 0:
-        raise UsageError(f"--within: must be 0 or more seconds, not {within:g}")
+    if not (math.isfinite(within) and within >= 0):
+        raise UsageError(f"--within: must be a finite number of seconds, 0 or more, not {within:g}")
     if not is_token(pool):
         raise UsageError(f"--pool: {pool!r} is no pool's name")
     return SetCapacity(id=new_request_id(), slots=slots, node=node, within_s=within, by=by)
