@@ -55,8 +55,12 @@ async def _ask(where: Where, run: str, request: Request) -> str:
                 return await client.request(run, request)
             except NotFoundError:
                 continue
-    # One that stands in the archive has ended; `NotFoundError` for the others.
-    found = await known_status(where, run)
+    try:
+        found = await known_status(where, run)
+    except NotFoundError:
+        if where.stopped:  # it may have the run all the same: what is archived lags behind
+            raise UnreachableError(f"{run}: nothing was asked.\n{stopped_text(where)}.") from None
+        raise
     if (answer := found.requests.get(request.id)) is not None:
         return accepted(answer)
     if not found.terminal:
