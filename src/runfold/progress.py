@@ -93,11 +93,14 @@ def _said(transition: AnyTransition) -> tuple[str, str] | None:
 
 
 def report_lines(entry: Entry) -> list[Line]:
-    """Return the entry's reports that carry metrics."""
+    """Return the entry's reports, each once: as rank 0 made it.
+
+    The metrics of other ranks stand in the log too where they came with files, or were asked for.
+    """
     return [
         Line(entry.t, f"report {item.index}", metrics_text(item.metrics))
         for item in entry.inputs
-        if isinstance(item, Reported) and item.metrics is not None
+        if isinstance(item, Reported) and item.rank == 0 and item.metrics is not None
     ]
 
 

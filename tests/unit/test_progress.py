@@ -64,6 +64,20 @@ def test_plain_lines_tell_every_decision_once_and_every_epoch() -> None:
     assert "accuracy=" in next(line for line in lines if "report 9" in line)
 
 
+def test_a_report_that_every_rank_made_with_files_is_told_once() -> None:
+    first = next(one for one in told() if any(isinstance(item, Reported) for item in one.entry.inputs))
+    of_zero = [item for item in first.entry.inputs if isinstance(item, Reported) and item.rank == 0]
+    with_files = [msgspec.structs.replace(item, checkpoint=f"c{item.index}") for item in of_zero]
+    of_one = [msgspec.structs.replace(item, rank=1) for item in with_files]
+    out = io.StringIO()
+    plain = PlainProgress(out)
+    for reports in (with_files, of_one):
+        entry = msgspec.structs.replace(first.entry, inputs=tuple(reports), transitions=())
+        plain.entry(Told(entry, first.state, first.head))
+    lines = out.getvalue().splitlines()
+    assert [line.split()[3] for line in lines] == [str(item.index) for item in of_zero]
+
+
 def test_a_flood_of_reports_is_thinned_and_it_is_said_how_many_were_left_out() -> None:
     out = io.StringIO()
     plain = PlainProgress(out)
