@@ -122,6 +122,10 @@ def kept(storage: Storage) -> History | None:
         if name.startswith(PREFIX) and name.endswith(SUFFIX):
             data = storage.files.read(storage.inner("", name))
             try:
+                # `max_output_size` counts only where the frame does not tell its size.
+                if zstandard.frame_content_size(data) > KEPT_MAX_BYTES:
+                    _LOG.warning("%s holds more than kept_max_bytes (%d): passed over", name, KEPT_MAX_BYTES)
+                    continue
                 lines = zstandard.ZstdDecompressor().decompress(data, max_output_size=KEPT_MAX_BYTES)
                 found.append(read_export(lines, name))
             except (zstandard.ZstdError, ReplayError):

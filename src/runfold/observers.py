@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
@@ -120,12 +122,15 @@ class Watching:
 
     def close(self) -> None:
         """Wait for the observers, and end."""
-        self._put(None)
-        self._thread.join(DRAIN_TIMEOUT_S)
+        until = time.monotonic() + DRAIN_TIMEOUT_S
+        with contextlib.suppress(queue.Full):
+            # Also behind a queue that is full: what waits in it is told first.
+            self._queue.put(None, timeout=DRAIN_TIMEOUT_S)
+        self._thread.join(max(0.0, until - time.monotonic()))
         if self._thread.is_alive():
             _LOG.error("callbacks have not come to an end within %g s: they are left alone", DRAIN_TIMEOUT_S)
 
-    def _put(self, item: tuple[Entry, RunState] | Happening | None) -> None:
+    def _put(self, item: tuple[Entry, RunState] | Happening) -> None:
         if self._behind:
             return
         try:
