@@ -17,7 +17,7 @@ from runfold.errors import UsageError
 from runfold.events.fold import fold
 from runfold.happenings import Happening
 from runfold.observers import Observers
-from runfold.webhook import WebhookError, is_signed
+from runfold.webhook import RETRIES_MAX, WebhookError, is_signed
 from support.runs import Run
 
 SECRET = "squeamish ossifrage"
@@ -135,3 +135,13 @@ def test_a_run_is_posted_in_order_with_keys_of_its_own(tmp_path: Path) -> None:
     assert [one["data"].get("current") for one in told] == [None, "scheduling", "running"]
     assert len(set(receiver.keys)) == 3
     assert observers.failures == {}
+
+
+def test_a_webhook_is_tried_so_often_and_then_it_is_said() -> None:
+    with receiving(*[503] * (RETRIES_MAX + 2)) as receiver:
+        hook = runfold.Webhook(receiver.url, retry_first_s=0.001)
+        with pytest.raises(WebhookError, match=r"did not take digits/7/1, tried 6 times: 503"):
+            hook.on_event(happening())
+        assert len(receiver.keys) == RETRIES_MAX + 1
+        hook.on_event(happening())
+    assert set(receiver.keys) == {"digits/7/1"}
