@@ -25,9 +25,15 @@ RunfoldError
 
 from __future__ import annotations
 
+from runfold.events.escape import safe_lines
+
 
 class RunfoldError(Exception):
     """Base of all errors that runfold raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message, harmless to a terminal: it may quote anybody, and an interpreter prints it as it is."""
+        return "\n".join(safe_lines(super().__str__()))
 
 
 class NotInTrainingFunctionError(RunfoldError, RuntimeError):
