@@ -95,12 +95,15 @@ class Checkpoint:
     def as_directory(self) -> Iterator[str]:
         """Give a directory of this machine that holds the files for as long as the block lasts.
 
-        Of a local checkpoint it is the directory itself: do not change it. Others are downloaded once, and removed
-        when the last process of this machine that uses them is done.
+        Of a local checkpoint it is the directory itself: do not change it; its files are compared by their sizes.
+        Others are downloaded once, and removed when the last process of this machine that uses them is done.
+
+        Raises:
+            CheckpointDamagedError: a file is missing or is not what was uploaded.
+            FileNotFoundError: there is no such checkpoint.
         """
         if self.files.local:
-            if not self.files.exists(self.path):
-                raise FileNotFoundError(f"there is no checkpoint {self.path}")
+            self._check_whole()
             yield self.path
             return
         target = self._temporary()
@@ -168,6 +171,22 @@ class Checkpoint:
                 raise CheckpointDamagedError(
                     f"{self._named}: {file.path} is not what rank {file.rank} uploaded: {got[0]} bytes with SHA-256 "
                     f"{got[1][:12]}…, the manifest says {file.size} and {file.sha256[:12]}…"
+                )
+
+    def _check_whole(self) -> None:
+        """See that the files are there that the manifest names, at their sizes: what is lent is not read through."""
+        manifest = self._manifest()
+        if manifest is None and not self.files.exists(self.path):
+            raise FileNotFoundError(f"there is no checkpoint {self.path}")
+        if manifest is None or not self.verify:
+            return
+        found = self.files.find(self.path)
+        for file in manifest.files:
+            size = found.get(file.path)
+            if size != file.size and file.path != METADATA:
+                has = "is missing" if size is None else f"has {size} bytes"
+                raise CheckpointDamagedError(
+                    f"{self._named}: {file.path} {has}, the manifest says {file.size} bytes of rank {file.rank}"
                 )
 
     @property

@@ -129,6 +129,21 @@ def test_a_missing_file_and_a_broken_manifest_are_named() -> None:
         checkpoint.to_directory()
 
 
+def test_a_committed_one_that_is_lent_has_all_its_files_at_their_sizes(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(saved(tmp_path / "c", model="m", state="s"))
+    sealed(checkpoint, model="m", state="s")
+    with checkpoint.as_directory() as lent:
+        Path(lent, "state").unlink()
+    for text, why in ((None, "state is missing"), ("", "state has 0 bytes")):
+        if text is not None:
+            (tmp_path / "c" / "state").write_text(text)
+        with pytest.raises(CheckpointDamagedError, match=why), checkpoint.as_directory():
+            pass
+    (tmp_path / "c" / "state").write_text("s")
+    with checkpoint.as_directory() as lent:
+        assert lent == checkpoint.path
+
+
 LEADING_OUT = ("../outside", "a/../../outside", "{outside}", "", ".", "a//b", "a\0b")
 
 
