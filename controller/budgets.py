@@ -11,6 +11,7 @@ from runfold.events.limits import STARTUP_BACKOFF_MAX_S, STARTUP_BACKOFF_S
 from runfold.events.state import Scheduling
 
 if TYPE_CHECKING:
+    from runfold.events.config import FailureConfig
     from runfold.events.failures import Budget, Failure
     from runfold.events.state import RunState
 
@@ -21,6 +22,11 @@ SETTINGS: Final[dict[Budget, str]] = {
     "hang": "failure.max_hangs",
 }
 """Budget → the job's field that limits it."""
+
+NEVER_AGAIN: Final = (
+    "nothing is tried again: all failure limits are 0, as they always are in local mode (num_workers=0)"
+)
+"""Why a run ends at once that may spend nothing; in local mode whatever limits its user has set are not used."""
 
 _DOUBLINGS_MAX: Final = 32
 
@@ -49,6 +55,17 @@ class Charge(Value, frozen=True, kw_only=True):
         if self.limit == 0:
             return f"no {self.budget} failure is allowed ({SETTINGS[self.budget]} = 0)"
         return f"{self.budget} failure {self.before + 1}, and {SETTINGS[self.budget]} allows {self.limit}"
+
+
+def never_again(failure: FailureConfig) -> bool:
+    """Return whether a job allows no failure of any kind."""
+    limits = (
+        failure.max_failures,
+        failure.controller_failure_limit,
+        failure.max_preemption_failures,
+        failure.max_hangs,
+    )
+    return not any(limits)
 
 
 def charge(state: RunState, failure: Failure) -> Charge | None:

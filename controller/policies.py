@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
-from runfold.controller.budgets import charge, repeated_too_often
+from runfold.controller.budgets import NEVER_AGAIN, charge, never_again, repeated_too_often
 from runfold.controller.elastic import ElasticScaling
 from runfold.controller.sizes import Hold, Resize, wanted_workers
 from runfold.events.base import Value
@@ -108,9 +108,8 @@ class BudgetedFailures:
         if (often := repeated_too_often(state, failure)) is not None:
             return Choice(decision="raise", reason=often, budget=cost.budget, spent=cost.before, limit=cost.limit)
         if not cost.allowed:
-            return Choice(
-                decision="raise", reason=cost.exhausted, budget=cost.budget, spent=cost.before, limit=cost.limit
-            )
+            spent = NEVER_AGAIN if never_again(state.job.failure) else cost.exhausted
+            return Choice(decision="raise", reason=spent, budget=cost.budget, spent=cost.before, limit=cost.limit)
         return Choice(decision="retry", reason=cost.words, budget=cost.budget, spent=cost.before + 1, limit=cost.limit)
 
 

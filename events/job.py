@@ -134,7 +134,10 @@ def _check(job: Job) -> None:
         if hook not in GATES:
             raise Refused(f"$.hooks.gates.{hook}", f"is no hook that can be a gate; those are {', '.join(GATES)}")
     if job.scaling.max_workers < 1 or job.scaling.min_workers < 1:
-        raise Refused("$.scaling.num_workers", "must be at least 1 in a published job")
+        raise Refused(
+            "$.scaling.num_workers",
+            f"must be at least 1, not {job.scaling.min_workers}: local mode (0) is had by Trainer(…).fit() in Python",
+        )
     for name in ("pool", *job.secret_env, *job.env):
         if not name or any(c in name for c in "=\x00"):
             raise Refused("$.env", f"{name!r} is no name of an environment variable")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from runfold.events.base import Json
     from runfold.events.failures import Failure
     from runfold.events.state import RunState
+    from runfold.locate import Where
 
 VALUE_CHARS_MAX: Final = 60
 OTHERS_SHOWN_MAX: Final = 3
@@ -31,15 +32,15 @@ def value_text(value: Json, chars_max: int = VALUE_CHARS_MAX) -> str:
     return text if len(text) <= chars_max else text[: chars_max - 1] + "…"
 
 
-def ending_text(state: RunState) -> str:
-    """Return the end of a run: what it was, and what a person needs to go on."""
+def ending_text(state: RunState, where: Where | None = None) -> str:
+    """Return the end of a run: what it was, and what a person needs to go on; commands ask the same place."""
     match state.phase:
         case Finished():
-            return _finished(state)
+            return _finished(state, where)
         case Errored(failure=failure):
-            return _errored(state, failure or state.failure)
+            return _errored(state, failure or state.failure, where)
         case Aborted(reason=reason):
-            return f"{state.run} aborted after {state.t:.1f} s: {reason}\n{_story(state)}"
+            return f"{state.run} aborted after {state.t:.1f} s: {reason}\n{_story(state, where)}"
         case _:
             return f"{state.run} is {state_name(state.phase)}: {state.phase.reason}"
 
@@ -71,7 +72,7 @@ def budgets_text(state: RunState) -> str:
     )
 
 
-def _finished(state: RunState) -> str:
+def _finished(state: RunState, where: Where | None) -> str:
     ranks = state.group.num_workers if state.group is not None else 0
     done = f"{counted(ranks, 'rank')}, {counted(state.attempt, 'attempt')}, {counted(state.reports, 'report')}"
     lines = [f"{state.run} finished in {state.t:.1f} s: {done}"]
@@ -81,10 +82,10 @@ def _finished(state: RunState) -> str:
         lines.append(f"returned: {value_text(unpack(state.return_value))}")
     elif state.return_blob is not None:
         lines.append(f"returned: an object; in Python, runfold.get_result({state.run!r}).return_value is it")
-    return "\n".join([*lines, _story(state)])
+    return "\n".join([*lines, _story(state, where)])
 
 
-def _errored(state: RunState, failure: Failure | None) -> str:
+def _errored(state: RunState, failure: Failure | None, where: Where | None) -> str:
     lines: list[str] = []
     if failure is not None:
         lines += [failure_text(failure), ""]
@@ -97,8 +98,11 @@ def _errored(state: RunState, failure: Failure | None) -> str:
     reason = state.phase.reason if failure is None else state.phase.reason.replace(f": {failure.error.headline}", "")
     lines.append(f"{state.run} errored after {state.t:.1f} s, attempt {state.attempt}: {reason}")
     budgets = budgets_text(state)
-    return "\n".join([*lines, *([budgets] if budgets else []), _story(state)])
+    return "\n".join([*lines, *([budgets] if budgets else []), _story(state, where)])
 
 
-def _story(state: RunState) -> str:
-    return f"its story: runfold replay {state.run}; what its ranks printed: runfold logs {state.run}"
+def _story(state: RunState, where: Where | None) -> str:
+    replay, logs = (
+        f"runfold {name} {state.run}" if where is None else where.hint(name, state.run) for name in ("replay", "logs")
+    )
+    return f"its story: {replay}; what its ranks printed: {logs}"

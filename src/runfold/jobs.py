@@ -49,6 +49,9 @@ def job_from(
     if name == "":
         raise UsageError("--name: is empty\nNothing was published.")
     if workers is not None:
+        if workers < 1:
+            local = "to train in one process, call Trainer(…).fit() in Python with num_workers=0"
+            raise UsageError(f"--workers: must be 1 or more, not {workers} ({local})\nNothing was published.")
         _put(fields, "scaling.num_workers", workers)
     for setting in settings:
         _set(fields, setting)

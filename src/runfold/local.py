@@ -137,7 +137,7 @@ def run_locally(order: LocalOrder) -> tuple[Result, RunState]:
         value, returned = _trained(order, job, run, spec)
     except BaseException as error:
         if run.state.terminal:
-            error.add_note(f"runfold: {run.state.phase.reason}; its story: runfold replay {run.state.run}")
+            error.add_note(f"runfold: {run.state.phase.reason}; its story: {order.where.hint('replay', run.state.run)}")
         raise
     finally:
         _keep(order, run)

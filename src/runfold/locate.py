@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os.path
+import re
+import shlex
 import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -46,12 +48,18 @@ class Address:
 class Where:
     """The answer to "where are things?" for one command: the data directory, and the service if one was named.
 
-    `named` is set when an address or context was given, so that nothing else may be tried in its place.
+    `named` is set when an address or context was given, so that nothing else may be tried in its place. `given` are
+    the options that said so, for commands that a person is told of.
     """
 
     data_dir: Path
     settings: Settings
     named: Address | None
+    given: tuple[str, ...] = ()
+
+    def hint(self, *words: str) -> str:
+        """Return a command that asks the same place, as it is typed; credentials are left for its user to fill in."""
+        return shlex.join(["runfold", *words, *self.given])
 
     @property
     def archive_dir(self) -> Path:
@@ -110,6 +118,7 @@ def find(data: str | PathLike[str] | None = None, server: str | None = None, con
         raise UsageError(f"{option}: {data_dir} is a file, not a directory; name another one")
     if server is not None and context is not None:
         raise UsageError("--server and --context both name a broker; give one of them")
+    explicit = any(option is not None for option in (data, server, context))
     # An option outweighs the environment, a data directory given outweighs a server that was not.
     if server is None and context is None and data is None:
         server, context = settings.server, None if settings.server else settings.context
@@ -119,7 +128,14 @@ def find(data: str | PathLike[str] | None = None, server: str | None = None, con
         named = Address(urls, settings.namespace, local=False)
     elif context is not None:
         named = Address(_context_url(settings.contexts_dir, context), settings.namespace, local=False)
-    return Where(data_dir=data_dir, settings=settings, named=named)
+    options = {"--data": data, "--server": _without_secrets(server or ""), "--context": context}
+    asked = tuple(word for name, value in options.items() if value for word in (name, str(value)))
+    return Where(data_dir=data_dir, settings=settings, named=named, given=asked if explicit else ())
+
+
+def _without_secrets(server: str) -> str:
+    urls = [url.strip() for url in server.split(",")]
+    return ",".join(re.sub(r"(^|://)[^/]*@", r"\1USER:PASSWORD@", url) for url in urls)
 
 
 def _check_namespace(namespace: str) -> None:

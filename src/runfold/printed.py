@@ -26,10 +26,10 @@ DRAIN_S: Final = 1.0
 
 
 class Printed:
-    """Shows lines of output as they come; what ranks write to standard error stands in `runfold logs`."""
+    """Shows lines of output as they come; what ranks write to standard error stands in `runfold logs`: `logs`."""
 
-    def __init__(self, run: str, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._run = run
+    def __init__(self, logs: str, show: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._logs = logs
         self._show = show
         self._clock = clock
         self._allowed = float(LINES_BURST_MAX)
@@ -49,7 +49,7 @@ class Printed:
     def close(self) -> None:
         """Say how many lines at the end were left out."""
         if self._left_out:
-            self._show(f"{'':13}{'':13} … {counted(self._left_out, 'line')} not shown: runfold logs {self._run}")
+            self._show(f"{'':13}{'':13} … {counted(self._left_out, 'line')} not shown: {self._logs}")
             self._left_out = 0
 
     def _line(self, rank: int, text: str) -> None:
@@ -71,12 +71,12 @@ def output_line(rank: int, text: str) -> str:
 
 
 @asynccontextmanager
-async def output_shown(client: Client, run: str, show: Callable[[str], None] | None) -> AsyncIterator[None]:
+async def output_shown(client: Client, run: str, logs: str, show: Callable[[str], None] | None) -> AsyncIterator[None]:
     """Show what a run's ranks print for as long as the block lasts, and what is kept of it at its end."""
     if show is None:
         yield
         return
-    printed = Printed(run, show)
+    printed = Printed(logs, show)
     follower = follow_output(client.connection, run, lambda batch: printed.take(batch.data))
     try:
         yield

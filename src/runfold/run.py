@@ -142,10 +142,10 @@ async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, ca
     async with (
         quarantine_told(client, receipt.run, order.say),
         shortage_told(client, order.say),
-        output_shown(client, receipt.run, order.printed),
+        output_shown(client, receipt.run, order.where.hint("logs", receipt.run), order.printed),
         follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following,
     ):
-        detach = order.detach and can_detach
+        detach = order.where.hint("watch", receipt.run) if order.detach and can_detach else None
         user, timeouts = order.where.settings.user, order.job.timeouts
         wish = Abort(client, receipt.run, user, timeouts, order.say, own=not can_detach)
         abort = asyncio.ensure_future(_when_interrupted(wish, caught, detach=detach))
@@ -177,11 +177,11 @@ async def _first(wanted: Coroutine[None, None, T], *watching: asyncio.Future[Non
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def _when_interrupted(abort: Abort, caught: Interrupts, *, detach: bool) -> None:
-    """On an interrupt leave the run to its service, or see it ended."""
+async def _when_interrupted(abort: Abort, caught: Interrupts, *, detach: str | None) -> None:
+    """On an interrupt leave the run to its service (`detach` follows it again), or see it ended."""
     await caught.first.wait()
-    if detach:
-        raise Detached(f"{abort.run} goes on; follow it again with: runfold watch {abort.run}")
+    if detach is not None:
+        raise Detached(f"{abort.run} goes on; follow it again with: {detach}")
     await abort_when_asked(abort, caught)
 
 

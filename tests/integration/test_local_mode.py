@@ -103,6 +103,10 @@ def test_errors_are_raised_as_they_are_not_tried_again_and_told_by_the_log(tmp_p
     with pytest.raises(KeyError, match="not there") as caught:
         run.fit()
     assert any(f"runfold replay {run.run_id}" in note for note in caught.value.__notes__)
+    notes = " ".join(caught.value.__notes__)
+    assert f"--data {tmp_path}" in notes
+    assert "local mode" in notes
+    assert "max_failures = 0" not in notes
     kinds, states = told(tmp_path, run.run_id)
     assert states[-2:] == ["shutting_down", "errored"]
     assert kinds.count("AttemptStarted") == 1

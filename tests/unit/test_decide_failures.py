@@ -63,6 +63,16 @@ def test_given_a_restart_when_ranks_start_then_it_runs_and_a_second_failure_is_a
     assert run.state.budgets["worker"].spent == 2
 
 
+def test_given_a_run_that_may_spend_nothing_then_the_reason_names_no_limit_of_its_user() -> None:
+    nothing = FailureConfig(max_failures=0, controller_failure_limit=0, max_preemption_failures=0, max_hangs=0)
+    run = Run(1, failure=nothing).running()
+    run.says(run.failed(0))
+    reason = run.the(FailureDecided).reason
+    assert "nothing is tried again" in reason
+    assert "local mode" in reason
+    assert "max_failures" not in reason
+
+
 def test_given_no_budget_when_a_rank_raises_then_the_run_shuts_down_and_ends_with_its_error() -> None:
     run = Run(2).running()
     run.says(run.failed(0))

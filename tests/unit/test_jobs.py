@@ -135,3 +135,11 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_published(tmp_path:
     check_file(job_from("a.py:f", working_dir=str(tmp_path)), Path("/"))
     with pytest.raises(UsageError, match=r"there is no file .*nope\.py\nNothing was published"):
         check_file(job_from("nope.py:f"), tmp_path)
+
+
+@pytest.mark.parametrize("workers", [0, -1])
+def test_who_asks_for_no_workers_is_told_what_to_do(workers: int) -> None:
+    with pytest.raises(UsageError, match=f"--workers: must be 1 or more, not {workers} .*num_workers=0"):
+        job_from("a.py:f", workers=workers)
+    with pytest.raises(UsageError, match="num_workers: must be at least"):
+        job_from("a.py:f", settings=[f"scaling.num_workers={workers}"])

@@ -99,3 +99,10 @@ def test_a_damaged_connection_file_is_said(tmp_path: Path) -> None:
     (tmp_path / "connection.json").write_text("{", encoding="utf-8")
     with pytest.raises(UnreachableError, match="damaged"):
         answering(tmp_path)
+
+
+def test_commands_that_are_told_ask_the_same_place() -> None:
+    assert find("a folder").hint("replay", "r") == "runfold replay r --data 'a folder'"
+    assert find(server="example.com:1").hint("logs", "r") == "runfold logs r --server example.com:1"
+    assert "secret" not in find(server="nats://client:secret@example.com:1").hint("logs", "r")
+    assert find().hint("replay", "r") == "runfold replay r"

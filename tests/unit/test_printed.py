@@ -19,7 +19,7 @@ class Shown:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.now_s = 0.0
-        self.printed = Printed("r", self.lines.append, lambda: self.now_s)
+        self.printed = Printed("runfold logs r", self.lines.append, lambda: self.now_s)
 
 
 def test_a_line_says_whose_it_is() -> None:

@@ -60,7 +60,7 @@ def run_and_show(
         print_json(status(state, outcome.head, state.accepted_at))
     else:
         out = sys.stdout if isinstance(state.phase, Finished) else sys.stderr
-        print_text(f"\n{ending_text(state)}", out)
+        print_text(f"\n{ending_text(state, where)}", out)
     return exit_code_for(state.phase)
 
 

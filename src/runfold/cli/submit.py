@@ -58,7 +58,7 @@ def command(
     if follow:
         from runfold.cli.watch import goes_on, watch_run
 
-        with goes_on(receipt.run):
+        with goes_on(where, receipt.run):
             raise typer.Exit(asyncio.run(watch_run(where, receipt.run, stream=sys.stderr, submitted=receipt)))
 
 

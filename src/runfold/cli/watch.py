@@ -52,17 +52,17 @@ def command(
 ) -> None:
     """Follow a run until it ends; one that has ended is told from its beginning. With -o json, one status a line."""
     where = find(data, server, context)
-    with goes_on(run):
+    with goes_on(where, run):
         raise typer.Exit(asyncio.run(watch_run(where, run, stream=sys.stdout, as_json=output == "json")))
 
 
 @contextmanager
-def goes_on(run: str) -> Iterator[None]:
+def goes_on(where: Where, run: str) -> Iterator[None]:
     """Say on Ctrl-C that only the looking on has ended, and end as a program does that SIGINT has ended."""
     try:
         yield
     except KeyboardInterrupt:
-        say(f"{run} goes on; follow it again with: runfold watch {run}")
+        say(f"{run} goes on; follow it again with: {where.hint('watch', run)}")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
@@ -79,13 +79,13 @@ async def watch_run(
             if submitted is None and await client.status(run) is None:
                 continue
             state = await _follow(client, run, stream, as_json, submitted)
-            return _end(state, stream, as_json)
+            return _end(where, state, stream, as_json)
     if submitted is not None:
         raise NotFoundError(f"the service went away before {run} could be followed")
     state = _tell(await open_history(where, run), stream, as_json)
     if not state.terminal and where.stopped:
         raise UnreachableError(f"{run} had not ended; this is as far as the archive goes.\n{stopped_text(where)}.")
-    return _end(state, stream, as_json)
+    return _end(where, state, stream, as_json)
 
 
 async def _being_restarted(where: Where) -> None:
@@ -148,9 +148,9 @@ def _tell(history: History, stream: TextIO, as_json: bool) -> RunState:
     return state
 
 
-def _end(state: RunState, stream: TextIO, as_json: bool) -> int:
+def _end(where: Where, state: RunState, stream: TextIO, as_json: bool) -> int:
     if not as_json:
-        print_text(f"\n{ending_text(state)}", stream)
+        print_text(f"\n{ending_text(state, where)}", stream)
     return exit_code_for(state.phase)
 
 
