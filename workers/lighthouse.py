@@ -122,7 +122,7 @@ class Lighthouse:
         while True:
             try:
                 await self._shine(arguments)
-            except (SpawnError, LinkError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            except (SpawnError, LinkError, OSError, asyncio.IncompleteReadError) as error:
                 # What keeps it from starting may do so for as long as the ranks look for it: said once.
                 if said != (said := str(error)):
                     _LOG.warning("the lighthouse at %s is out, and lit again and again: %s", self.address, error)
@@ -143,8 +143,7 @@ class Lighthouse:
                 self._held = None
             order = Order(f"{self._addr}:{self.port}", arguments)
             writer.write(frame(msgspec.msgpack.encode(order), FRAME_MAX_BYTES))
-            async with asyncio.timeout(START_TIMEOUT_S):
-                lit = msgspec.msgpack.decode(await read_frame(reader, FRAME_MAX_BYTES), type=Lit)
+            lit = await _lit(reader)
             if lit.trouble is not None:
                 raise LinkError(lit.trouble)
             _LOG.info("the lighthouse is at %s", self.address)
@@ -155,3 +154,11 @@ class Lighthouse:
             if child is not None and child.ended is None:
                 with contextlib.suppress(SpawnError):
                     await child.kill(signal.SIGKILL)
+
+
+async def _lit(reader: asyncio.StreamReader) -> Lit:
+    try:
+        async with asyncio.timeout(START_TIMEOUT_S):
+            return msgspec.msgpack.decode(await read_frame(reader, FRAME_MAX_BYTES), type=Lit)
+    except TimeoutError:
+        raise LinkError(f"it did not say within {START_TIMEOUT_S:g} s that it listens") from None

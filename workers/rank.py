@@ -28,7 +28,7 @@ from runfold.workers.errors import LinkError, LoadError
 from runfold.workers.failure import describe
 from runfold.workers.imports import newly_installed
 from runfold.workers.limits import LINK_START_TIMEOUT_S, RETURN_BLOB_MAX_BYTES, WARM_MODULES_MIN_COUNT
-from runfold.workers.link import Entered, Failed, Go, Hello, Imported, Loaded, Returned, Start, Stop
+from runfold.workers.link import Entered, Failed, FromRunner, Go, Hello, Imported, Loaded, Returned, Start, Stop
 from runfold.workers.load import Entrypoint, framework_versions, load_callbacks, load_entrypoint
 from runfold.workers.payload import pickle_any
 from runfold.workers.processes import flush_output, tell
@@ -52,7 +52,7 @@ def main(spec: bytes, fds: dict[str, int]) -> int:
     link = RankLink(socket.socket(fileno=fds["link"]))
     try:
         link.send(Hello(os.getpid()))
-        start = link.receive(None if spec == SPARE else LINK_START_TIMEOUT_S)
+        start = _told(link, None if spec == SPARE else LINK_START_TIMEOUT_S)
         if not isinstance(start, Start):
             raise LinkError(f"the runner began with {type(start).__name__}, not with Start")
         if needs_exec(start.env):
@@ -61,6 +61,13 @@ def main(spec: bytes, fds: dict[str, int]) -> int:
     except LinkError as error:
         tell(f"runfold: this rank ends, as its runner cannot be reached: {error}")
         return EXIT_LINK_LOST
+
+
+def _told(link: RankLink, timeout_s: float | None) -> FromRunner:
+    try:
+        return link.receive(timeout_s)
+    except TimeoutError:
+        raise LinkError(f"it did not say within {timeout_s:g} s what is to be run") from None
 
 
 def _start_anew(start: Start, link_fd: int, stacks_fd: int) -> None:
