@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from runfold.config import read_settings
@@ -116,6 +119,9 @@ def named_callbacks() -> list[object]:
 def load_callback(name: str) -> Callback:
     """Return the callback of an import path, made without arguments; raise `UsageError` when it cannot be had."""
     module, _, attribute = name.partition(":")
+    with suppress(FileNotFoundError):  # the directory is gone
+        if (here := str(Path.cwd())) not in sys.path:
+            sys.path.append(here)  # a program of ours does not look where it is called; its user does
     try:
         found: object = getattr(importlib.import_module(module), attribute)
         made = found() if isinstance(found, type) else found
