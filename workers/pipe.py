@@ -8,6 +8,8 @@ speaks to the runner in the same way, over the socket at which it knocked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import socket
 from typing import Final
 
@@ -68,6 +70,7 @@ class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
 
 
 ToRunner = RunnerSpec | StopNow
+_LOG: Final = logging.getLogger("runfold.workers")
 _DECODER: Final[msgspec.msgpack.Decoder[ToRunner]] = msgspec.msgpack.Decoder(ToRunner)
 
 
@@ -81,10 +84,14 @@ class RunnerPipe:
     def send(self, message: ToRunner) -> None:
         """Say something; nothing happens when the runner is gone, whose end is told elsewhere."""
         try:
-            # Far less is ever said than the socket holds.
-            self._socket.send(frame(msgspec.msgpack.encode(message), PIPE_FRAME_MAX_BYTES))
-        except OSError:
+            data = frame(msgspec.msgpack.encode(message), PIPE_FRAME_MAX_BYTES)
+        except LinkError as error:
+            # The runner ends by itself, since it waits for who it is; nobody else would say why.
+            _LOG.error("a runner cannot be told its %s: %s", type(message).__name__, error)
             return
+        # Far less is ever said than the socket holds.
+        with contextlib.suppress(OSError):
+            self._socket.send(data)
 
     async def secret(self) -> bytes:
         """Return the group's secret, as a runner tells it to an heir; `LinkError` when it does not."""

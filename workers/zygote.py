@@ -37,7 +37,6 @@ import psutil
 
 from runfold.workers import processes
 from runfold.workers.capture import Capture
-from runfold.workers.errors import LinkError
 from runfold.workers.frames import HEADER, frame
 from runfold.workers.limits import REAP_TIMEOUT_S, SPAWN_FDS_MAX_COUNT, SPAWN_SPEC_MAX_BYTES
 
@@ -184,7 +183,12 @@ class ForkServer:
                 return None
             (length,) = HEADER.unpack(data)
             if length > COMMAND_MAX_BYTES:
-                raise LinkError(f"a command of {length} bytes is over the limit of {COMMAND_MAX_BYTES} bytes")
+                # Nothing behind it can be read: the end of the stream, but for the word about it.
+                sys.stderr.write(
+                    f"runfold: this fork server ends: a command of {length} bytes is over the limit of "
+                    f"{COMMAND_MAX_BYTES} bytes\n"
+                )
+                return None
             payload = self._receive_exactly(length)
         except ConnectionError:
             return None
