@@ -172,7 +172,7 @@ def waiting_for(state: RunState) -> str | None:
         case Running() | Preempting():
             return _quiet(group)
         case Initializing():
-            return _waiting_for_tasks(state) or _waiting_for_supervisor(state) or waiting_for_room(state)
+            return _waiting_for_tasks(state) or waiting_for_supervisor(state) or waiting_for_room(state)
         case Finished() | Errored() | Aborted():
             return None
         case _:
@@ -191,7 +191,8 @@ def _waiting_for_tasks(state: RunState) -> str | None:
     return listed(asked) or None
 
 
-def _waiting_for_supervisor(state: RunState) -> str | None:
+def waiting_for_supervisor(state: RunState) -> str | None:
+    """Return that the pool's supervisor has never spoken; None when it has."""
     if state.supervisor in state.sources:
         return None
     return f"a supervisor of pool {state.job.pool}: none has spoken yet"
@@ -209,7 +210,7 @@ def _off(state: RunState) -> str:
 
 def _waiting_for_group(state: RunState, group: Group | None) -> str | None:
     if state.supervisor not in state.sources:
-        return _waiting_for_supervisor(state)
+        return waiting_for_supervisor(state)
     if group is None:
         return None
     if not group.places:

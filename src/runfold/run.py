@@ -13,6 +13,7 @@ import msgspec
 
 from runfold.aborting import Abort, abort_when_asked
 from runfold.archiver import archive_run
+from runfold.awaited import supervisor_awaited
 from runfold.client import Client, open_client
 from runfold.early import start_early
 from runfold.errors import JobRefusedError, ServiceError
@@ -144,6 +145,7 @@ async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, ca
         shortage_told(client, order.say),
         output_shown(client, receipt.run, order.where.hint("logs", receipt.run), order.printed),
         follow_run(client, receipt.run, order.onlooker, digest=receipt.digest) as following,
+        supervisor_awaited(following, order.say),
     ):
         detach = order.where.hint("watch", receipt.run) if order.detach and can_detach else None
         user, timeouts = order.where.settings.user, order.job.timeouts

@@ -178,3 +178,20 @@ def test_fit_leaves_standard_output_to_its_caller(runfold: Commands) -> None:
     )
     assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
     assert "printed by 0" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("submit", "--follow"), ("run",)])
+def test_a_pool_that_nobody_supervises_is_told_while_its_run_waits(user: Commands, words: tuple[str, ...]) -> None:
+    run = f"alone-{words[0]}"
+    command, *more = words
+    following = user.start(command, "jobs.py:ok", *more, "--set", "pool=ray", "--set", f"id={run}")
+    assert following.stderr is not None
+    while "waiting" not in (line := following.stderr.readline()):
+        assert line
+    assert line == f"{run}: waiting: a supervisor of pool ray: none has spoken yet\n"
+    watching = user.start("watch", run)
+    assert watching.stderr is not None
+    assert watching.stderr.readline() == line
+    user.ok("abort", run, "--reason", "nobody there")
+    for process in (following, watching):
+        process.communicate(timeout=COMMAND_TIMEOUT_S)

@@ -6,6 +6,8 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Final
 
+from runfold.awaited import supervisor_awaited
+from runfold.cli.command import say
 from runfold.cli.replaying import look, show_json, show_lines
 from runfold.cli.running import exit_code_for
 from runfold.cli.show import print_text
@@ -92,7 +94,7 @@ async def _follow(client: Client, history: History, *, as_json: bool, full: bool
     if history.links:
         _tell(history, as_json=as_json, full=full)
     teller = _Teller(len(history.links) - 1, as_json=as_json, full=full)
-    async with follow_run(client, history.run, teller) as following:
+    async with follow_run(client, history.run, teller) as following, supervisor_awaited(following, say):
         ended = asyncio.ensure_future(following.wait_ended())
         try:
             while not ended.done():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, TextIO
 import psutil
 import typer
 
+from runfold.awaited import supervisor_awaited
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.running import exit_code_for
 from runfold.cli.show import print_json_line, print_text
@@ -108,6 +109,7 @@ async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submi
             quarantine_told(client, run, say),
             shortage_told(client, say),
             follow_run(client, run, onlooker, digest=digest) as following,
+            supervisor_awaited(following, say),
         ):
             return await _ended(client, following, submitted)
 
