@@ -65,6 +65,7 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
                 f"attempt {manifest.attempt}"
             )
         return SealedAs(manifest_digest=digest, size_bytes=manifest.size_bytes, metrics=manifest.metrics)
+    storage.check_own(run)
     ranks = ranks_in(order.ranks)
     parts = [_part(storage, run, order, rank) for rank in ranks]
     there = storage.files.find(storage.path(order.name))

@@ -86,6 +86,15 @@ class Storage:
             )
         return before
 
+    def check_own(self, run: str) -> None:
+        """Raise `StorageError` when another run has said since that it writes here."""
+        found = self._read_marker()
+        if found is not None and found.run != run:
+            raise StorageError(
+                f"storage {self.url}: run {found.run} writes there too, under this name of the directory or another; "
+                "stop one of the two, or choose another name"
+            )
+
     def check_visible(self, node: str) -> None:
         """Raise `StorageError` when the marker of this run cannot be seen from here."""
         if self.spec.checked and not self.files.exists(posixpath.join(self.root, MARKER)):

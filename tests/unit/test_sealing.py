@@ -327,3 +327,13 @@ def test_a_damaged_part_is_named_and_no_seal(storage: Storage, tmp_path: Path, d
     with pytest.raises(StorageError, match=r"part-1.json is damaged"):
         seal(storage, "r1", order(0, 1))
     assert not storage.files.exists(storage.inner(NAME, MANIFEST))
+
+
+def test_of_two_runs_in_one_directory_the_first_seals_no_more(storage: Storage, tmp_path: Path) -> None:
+    look(storage, "r1", None)
+    two_ranks(storage, tmp_path)
+    look(open_storage(storage.spec), "r2", None)
+    two_ranks(storage, tmp_path)
+    with pytest.raises(StorageError, match="run r2 writes there too"):
+        seal(storage, "r1", order(0, 1))
+    assert not storage.files.exists(storage.inner(NAME, MANIFEST))
