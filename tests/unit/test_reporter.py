@@ -178,6 +178,30 @@ def test_only_so_many_uploads_wait(tmp_path: Path, gate: threading.Event) -> Non
     rank.close()
 
 
+def test_so_many_reports_wait_behind_an_upload_and_none_is_lost(
+    rank: Rank, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runfold.workers.reporter.REPORTS_HELD_MAX_COUNT", 3)
+    session.report({"k": 0}, checkpoint=rank.saved(), checkpoint_upload_mode=ASYNC)
+    for k in (1, 2):
+        session.report({"k": k})
+    done = threading.Event()
+
+    def fourth() -> None:
+        session.report({"k": 3})
+        done.set()
+
+    thread = threading.Thread(target=fourth)
+    thread.start()
+    assert not done.wait(0.1)
+    gate.set()
+    assert done.wait(PATIENCE_S)
+    thread.join(PATIENCE_S)
+    rank.session.finish()
+    told = [rank.report() for _ in range(4)]
+    assert [(one.index, one.metrics) for one in told] == [(k, {"k": k}) for k in range(4)]
+
+
 def test_a_local_directory_may_stay_or_go(rank: Rank) -> None:
     session.report({}, checkpoint=rank.saved(name="a"), delete_local_checkpoint_after_upload=True)
     assert not (rank.folder / "a").exists()
