@@ -272,5 +272,8 @@ class Loop:
         try:
             async with asyncio.timeout(MARK_TIMEOUT_S):
                 await self._patience.ask(lambda: self._showing.show_quarantine(self._state, self._head, reason))
+        except TimeoutError:
+            why = f"the broker did not take it within {MARK_TIMEOUT_S:g} s"
+            _log.error("run %s: its quarantine could not be shown: %s", self.run_id, why)
         except Exception as error:
             _log.error("run %s: its quarantine could not be shown: %s", self.run_id, shown(error))
