@@ -8,6 +8,7 @@ from typing import Final
 from runfold.events.base import Document
 from runfold.events.transitions import AttemptStarted, FailureDecided, FirstCauseRevised, StateChanged
 from runfold.replay.at import When, moment_of
+from runfold.replay.errors import BadMoment
 from runfold.replay.history import History, end_name
 from runfold.replay.spans import stretches_of
 from runfold.replay.uses import USES, Stretch, Use, clipped, micros
@@ -52,12 +53,16 @@ class Goodput(Document, frozen=True, kw_only=True):
 def goodput(history: History, since: When | str | None = None, until: When | str | None = None) -> Goodput:
     """Return the goodput of a run, or of a part of its clock.
 
-    Raises `CannotRead` when there is no entry, `BadMoment` for a moment that is none.
+    Raises `CannotRead` when there is no entry, `BadMoment` for a moment that is none, or an end before the beginning.
     """
     head = history.head
     last_t = max(0.0, history.links[head.n].entry.t)
-    since_t = 0.0 if since is None else min(moment_of(history, since), last_t)
-    until_t = last_t if until is None else max(since_t, min(moment_of(history, until), last_t))
+    since_t = 0.0 if since is None else moment_of(history, since)
+    until_t = last_t if until is None else moment_of(history, until)
+    if since is not None and until is not None and until_t < since_t:
+        raise BadMoment(f"the part ends at {until_t:g} s (--until), before it begins at {since_t:g} s (--since)")
+    since_t = min(since_t, last_t)
+    until_t = max(since_t, min(until_t, last_t))
     stretches = tuple(clipped(stretches_of(history), micros(since_t), micros(until_t)))
     clock = micros(until_t) - micros(since_t)
     totals = _totals(stretches)

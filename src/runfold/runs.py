@@ -10,8 +10,9 @@ import msgspec
 from runfold.brokerhealth import broker_trouble
 from runfold.client import open_client
 from runfold.controller.status import status as status_of
-from runfold.errors import NotFoundError, UnreachableError
+from runfold.errors import NotFoundError, UnreachableError, UsageError
 from runfold.events.base import Document
+from runfold.events.counts import counted
 from runfold.events.fold import fold_all
 from runfold.events.job import RUN_ID
 from runfold.events.nats.errors import BrokerError
@@ -43,6 +44,12 @@ class Listed(Document, frozen=True, kw_only=True):
     since: str
     reason: str
     where: str
+
+
+def check_rank(run: str, rank: int | None, ranks: int) -> None:
+    """Raise `UsageError` for a rank that a run of so many ranks has not."""
+    if rank is not None and not 0 <= rank < ranks:
+        raise UsageError(f"--rank: {run} has {counted(ranks, 'rank')}, numbered from 0")
 
 
 def clients(where: Where) -> aclosing[AsyncGenerator[Client, None]]:

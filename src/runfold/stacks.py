@@ -15,7 +15,7 @@ from runfold.events.tasks import STACKS
 from runfold.events.transitions import RequestAccepted, TaskClosed, TaskOrdered
 from runfold.follow import follow_run
 from runfold.ids import new_request_id
-from runfold.runs import clients, known_status
+from runfold.runs import check_rank, clients, known_status
 from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
@@ -63,10 +63,11 @@ class _Looks:
         """Beats say nothing of this."""
 
 
-async def look_at_ranks(where: Where, run: str, by: str) -> list[RankLook]:
-    """Have the ranks of a run looked at, and return what was seen of each.
+async def look_at_ranks(where: Where, run: str, by: str, rank: int | None = None) -> list[RankLook]:
+    """Have the ranks of a run looked at, and return what was seen of each; `rank` is the one that somebody asks for.
 
     Raises:
+        UsageError: the run has no such rank.
         NotAcceptedError: no rank is at work.
         NotFoundError: there is no such run.
     """
@@ -74,6 +75,7 @@ async def look_at_ranks(where: Where, run: str, by: str) -> list[RankLook]:
         async for client in each:
             status = await client.status(run)
             if status is not None and not status.terminal:
+                check_rank(run, rank, status.world_size)
                 return await _look(client, run, by)
     status = await known_status(where, run)  # NotFoundError for a run that nobody knows
     if not status.terminal:

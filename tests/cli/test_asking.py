@@ -124,10 +124,46 @@ def test_every_format_is_written(runfold: Commands) -> None:
     assert (runfold.folder / "tables" / "reports.csv").read_text(encoding="utf-8") == table
 
 
+@pytest.mark.parametrize(("form", "name"), [("jsonl", "to"), ("perfetto", "to"), ("csv", "to/reports.csv")])
+def test_only_what_an_export_has_written_is_written_over(runfold: Commands, form: str, name: str) -> None:
+    words = ("export", FINISHED, "--format", form, "--to", "to")
+    path = runfold.folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("a thesis", encoding="utf-8")
+    refused = runfold(*words)
+    assert (refused.code, path.read_text(encoding="utf-8")) == (2, "a thesis")
+    assert f"{name} is there already" in refused.err
+    runfold.ok(*words, "--force")
+    runfold.ok("export", RETRIED, *words[2:])
+    assert "golden-digits-retry" in path.read_text(encoding="utf-8")
+
+
+def test_a_part_that_ends_before_it_begins_is_none(runfold: Commands) -> None:
+    done = runfold("goodput", FINISHED, "--since", "+10", "--until", "+5")
+    assert (done.code, done.out) == (2, "")
+    assert "ends at 5 s (--until), before it begins at 10 s" in done.err
+
+
+def test_ranks_that_a_run_has_not_are_refused_and_an_archive_has_what_was_printed(served: Commands) -> None:
+    served.write("prints.py", "def train():\n    print('has printed this')\n")
+    run = served.ok("submit", "prints.py:train", "--follow").out.strip()
+    for words in (("logs", "--rank", "7"), ("replay", "--rank", "7")):
+        done = served(*words, run)
+        assert (done.code, done.out) == (2, "")
+        assert "1 rank, numbered from 0" in done.err
+    served.ok("archive", run, "kept")
+    for target in ("kept", str(served.folder / "kept")):
+        assert "has printed this" in served.ok("logs", target).out
+    assert served("logs", FINISHED).code == 4
+
+
 def test_parquet_is_written(runfold: Commands) -> None:
     pytest.importorskip("pyarrow")
     runfold.ok("export", FINISHED, "--format", "parquet", "--to", "tables")
     assert (runfold.folder / "tables" / "reports.parquet").read_bytes().startswith(b"PAR1")
+    runfold.ok("export", RETRIED, "--format", "parquet", "--to", "tables")
+    (runfold.folder / "tables" / "reports.parquet").write_bytes(b"PAR1 of another PAR1")
+    assert runfold("export", FINISHED, "--format", "parquet", "--to", "tables").code == 2
 
 
 def test_an_archive_is_written_elsewhere_and_read_back(runfold: Commands) -> None:

@@ -95,6 +95,9 @@ def test_ranks_are_looked_at_on_request(runfold: Commands) -> None:
         assert "rank 1 waits in Python code, at jobs.py:" in shown
         assert "in waits" in shown
         assert "rank 0" not in runfold.ok("stacks", run, "--rank", "1").out
+        missing = runfold("stacks", run, "--rank", "99")
+        assert (missing.code, missing.out) == (2, "")
+        assert "2 ranks, numbered from 0" in missing.err
         ranks = runfold.ok("get", run, "-o", "json").document["ranks"]
         assert isinstance(ranks, list)
         assert [rank["doing"] for rank in ranks] == ["idle", "idle"]

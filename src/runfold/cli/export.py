@@ -14,6 +14,7 @@ from runfold.cli.replaying import TargetArgument, show_json
 from runfold.errors import RunfoldError, UsageError
 from runfold.events.counts import counted
 from runfold.locate import find
+from runfold.overwriting import check_overwriting
 from runfold.replay.export import export_lines
 from runfold.replay.formats import csv_lines, parquet_bytes
 from runfold.replay.perfetto import trace_bytes
@@ -42,7 +43,10 @@ ToOption = Annotated[
         show_default=False,
     ),
 ]
+ForceOption = Annotated[bool, typer.Option("--force", help="Write over a file that is no export.")]
 _TABLES: Final = tuple(TABLES)
+COLUMNS_COMPARED_COUNT: Final = 5
+"""So many columns tell whose table a file is: some have more behind them in one run than in another."""
 
 
 def command(
@@ -50,6 +54,7 @@ def command(
     form: FormatOption = "jsonl",
     to: ToOption = None,
     table: TableOption = "transitions",
+    force: ForceOption = False,
     output: OutputOption = "text",
     data: DataOption = None,
     server: ServerOption = None,
@@ -57,8 +62,8 @@ def command(
 ) -> None:
     """Write a run's log: its exact bytes (jsonl), tables (csv, parquet), or a trace for Perfetto.
 
-    jsonl, perfetto and one table of csv go to standard output unless --to is given. An export in jsonl is read by every
-    command that reads a log; a flipped bit anywhere in it is found by audit.
+    jsonl, perfetto and one table of csv go to standard output unless --to is given; what stands there is replaced if it
+    is an export of the same format, anything else with --force. An export in jsonl is read by every command that reads a log; a flipped bit anywhere in it is found by audit.
     """
     if to is None and form == "parquet":
         raise UsageError("export: Parquet is binary: name a directory by --to DIR")
@@ -68,7 +73,7 @@ def command(
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         return
-    written = _write(history, form, to)
+    written = _write(history, form, to, force=force)
     if output == "json":
         show_json({"run": history.run, "format": form, "files": [str(path) for path in written]})
     else:
@@ -89,11 +94,16 @@ def _pieces(
             return (parquet_bytes(TABLES[table](history)),)
 
 
-def _write(history: History, form: ExportFormat, to: Path) -> list[Path]:
+def _write(history: History, form: ExportFormat, to: Path, *, force: bool) -> list[Path]:
     try:
         if form in ("jsonl", "perfetto"):
+            if not force:
+                check_overwriting(to, form)
             to.parent.mkdir(parents=True, exist_ok=True)
             return [_file(to, _pieces(history, form, "transitions"))]
+        for name in () if force else _TABLES:
+            columns = tuple(TABLES[name](history).columns)[:COLUMNS_COMPARED_COUNT]
+            check_overwriting(to / f"{name}.{form}", form, columns)
         to.mkdir(parents=True, exist_ok=True)
         return [_file(to / f"{name}.{form}", _pieces(history, form, name)) for name in _TABLES]
     except OSError as error:

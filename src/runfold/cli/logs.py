@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import msgspec
@@ -12,7 +13,9 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.show import print_json_line, print_text
+from runfold.errors import NotFoundError
 from runfold.events.counts import counted
+from runfold.events.job import RUN_ID
 from runfold.events.nats.output import follow_output, read_output
 from runfold.events.output import OutputBatch, OutputRecord, records
 from runfold.locate import find
@@ -21,12 +24,13 @@ from runfold.replay.escape import safe
 from runfold.replay.store import open_store
 from runfold.replay.unarchive import read_last
 from runfold.replay.unarchive import read_output as read_archived
-from runfold.runs import clients, known_status
+from runfold.runs import check_rank, clients, known_status
 from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
     from runfold.client import Client
     from runfold.locate import Where
+    from runfold.replay.store import Store
 
 END_POLL_S: Final = 0.2
 DRAIN_S: Final = 2.0
@@ -48,6 +52,8 @@ def command(
     where = find(data, server, context)
     printer = Printer(rank, as_json=output == "json")
     ranks = asyncio.run(_logs(where, run, printer, follow=follow))
+    if printer.empty:
+        check_rank(run, rank, ranks)  # one of an earlier, larger group has printed something
     if printer.empty and output != "json":
         whose = "its ranks" if rank is None else f"rank {rank}"
         say(f"{run}: nothing is kept of what {whose} printed; it has {counted(ranks, 'rank')}, numbered from 0")
@@ -121,12 +127,23 @@ async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> in
                 printer.take(batch.data)
             return status.world_size
     ranks = (await known_status(where, run)).world_size  # NotFoundError when the archive does not know it either
-    store = open_store(archive_path(where.data_dir, run))
+    store = _archive(where, run)
     last = read_last(store)
     for kept in last.outputs if last is not None else ():
         for data in read_archived(store, kept.attempt, kept.rank):
             printer.take(data)
     return ranks
+
+
+def _archive(where: Where, run: str) -> Store:
+    """Return the archive of a run, or the one that stands there itself; an exported file has nothing of this."""
+    if RUN_ID.fullmatch(run):
+        store = open_store(archive_path(where.data_dir, run))
+        if read_last(store) is not None or not Path(run).is_dir():
+            return store
+    elif Path(run).is_file():
+        raise NotFoundError(f"{run} is an exported file, which has nothing of what the ranks printed; an archive has")
+    return open_store(run)
 
 
 async def _until_ended(client: Client, run: str, printer: Printer) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.show import print_json, print_text
+from runfold.errors import NoAnswerError
 from runfold.locate import find
 from runfold.stacks import RankLook, look_at_ranks
 
@@ -27,8 +28,10 @@ def command(
 ) -> None:
     """Look at the ranks: each says where it is, even if it is stuck. The log keeps what was seen."""
     where = find(data, server, context)
-    looks = asyncio.run(look_at_ranks(where, run, where.settings.user))
+    looks = asyncio.run(look_at_ranks(where, run, where.settings.user, rank))
     shown = [look for look in looks if rank in (None, look.seen.rank)]
+    if rank is not None and not shown:
+        raise NoAnswerError(f"{run}: rank {rank} was not seen; its runner did not answer, or it is not at work now")
     if output == "json":
         print_json([{**_document(look), "text": look.text} for look in shown])
         return
