@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from runfold.controller.looking import looks
 from runfold.controller.sizes import wanted_workers
 from runfold.events.base import Cause, Value, relative
+from runfold.events.escape import safe
 from runfold.events.replicas import replica_size
 from runfold.events.requests import (
     AbortRun,
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
     from runfold.events.requests import AnyRequest
     from runfold.events.state import RunState
     from runfold.events.transitions import AnyTransition
+
+
+NODE_MAX_COUNT: Final = 128
+"""Longest name of a node in a request, in characters: the state keeps those that are taken back."""
 
 
 class Yes(Value, frozen=True):
@@ -136,6 +141,9 @@ def _resize(state: RunState, request: ResizeRun) -> Yes | No:
 def _notice(state: RunState, request: NoticePreemption) -> Yes | No:
     if not request.nodes:
         return No("a notice must name the nodes that will be taken back")
+    odd = [node for node in request.nodes if not 0 < len(node) <= NODE_MAX_COUNT or safe(node) != node]
+    if odd:
+        return No(f"{odd[0][:NODE_MAX_COUNT]!r} is no node's name")
     places = state.group.places if state.group is not None else ()
     here = {place.node for place in places}
     if here and not here & set(request.nodes):

@@ -20,7 +20,7 @@ def noticed(
 ) -> Notice:
     """Return the notice in force after another one came at `t`."""
     new = Notice(
-        nodes=tuple(sorted(set(nodes))),
+        nodes=tuple(sorted(taken_back((), tuple(sorted(set(nodes)))))),
         # A time is told in whole milliseconds: one that no clock will ever show cannot be.
         deadline_t=t + (PREEMPTION_WITHIN_S if within_s is None else min(max(within_s, 0.0), PREEMPTION_WITHIN_MAX_S)),
         noticed_t=t,
@@ -33,7 +33,7 @@ def noticed(
     first = min(held, new, key=lambda notice: (notice.deadline_t, notice.noticed_t, notice.reason))
     return replace(
         first,
-        nodes=tuple(sorted({*held.nodes, *new.nodes})),
+        nodes=tuple(sorted(taken_back(held.nodes, new.nodes))),
         noticed_t=min(held.noticed_t, new.noticed_t),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -11,7 +12,7 @@ from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment, NodesTaken, Work
 from runfold.events.config import FailureConfig, Timeouts
-from runfold.events.limits import AWAY_MAX_COUNT, PREEMPTION_WITHIN_MAX_S
+from runfold.events.limits import ASSIGNMENT_MAX_BYTES, AWAY_MAX_COUNT, PREEMPTION_WITHIN_MAX_S
 from runfold.events.notices import taken_back, without
 from runfold.events.requests import AdmitNode, CancelPreemption, NoticePreemption
 from runfold.events.state import Preempting, Restarting
@@ -224,6 +225,25 @@ def test_given_a_run_of_which_it_is_not_known_when_it_began_then_the_ranks_are_t
     told = assignment(replace(run.state, accepted_at=""), run.head).job
     assert told is not None
     assert told.taken == NodesTaken(nodes={"node-b": (1,)})
+
+
+@pytest.mark.parametrize("node", ["", "n" * 129, "node-b\x1b[2J", "a\nb"])
+def test_given_a_notice_for_what_no_node_is_called_then_it_is_refused(node: str) -> None:
+    run = at_work()
+    run.says(NoticePreemption(id="q", nodes=("node-b", node)))
+    assert "is no node's name" in run.the(RequestRefused).reason
+    assert run.state.notice is None
+
+
+def test_given_notices_for_nodes_without_end_then_so_many_are_remembered_and_they_fit_an_assignment() -> None:
+    run = at_work()
+    for i in range(12):
+        strangers = tuple(f"{i:03}-{j:03}-{'n' * 120}" for j in range(100))
+        run.says(NoticePreemption(id=f"q{i}", nodes=("node-b", *strangers)))
+    assert run.state.notice is not None
+    assert len(run.state.notice.nodes) == AWAY_MAX_COUNT
+    assert "node-b" in run.state.notice.nodes
+    assert len(msgspec.json.encode(wanted(run))) < ASSIGNMENT_MAX_BYTES
 
 
 @pytest.mark.parametrize(
