@@ -19,7 +19,7 @@ QUEUE = re.compile(
     r"^\| \[(?P<file>[^]]+)\]\([^)]+\) \| `(?P<name>\w+)` \| `(?P<value>[^`]+)` \| [^|]+ \| `(?P<test>[^`]+)` \|$",
     re.MULTILINE,
 )
-KINDS = {"shown", "patience", "size"}
+KINDS = {"shown"}
 
 
 class Limit(NamedTuple):
