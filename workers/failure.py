@@ -68,7 +68,7 @@ def _message(error: BaseException) -> str:
     text = ""
     with Capture() as captured:
         if isinstance(error, SystemExit):
-            text = f"the training function called sys.exit({'' if error.code is None else repr(error.code)})"
+            text = f"sys.exit({'' if error.code is None else repr(error.code)}) was called"
         else:
             text = str(error)
     if isinstance(error, MemoryError) and captured.error is None:
