@@ -156,10 +156,12 @@ async def _damaged(client: Client) -> Check:
     marked = [status for status in statuses if status.quarantined]
     if not marked:
         return Check(what="runs", verdict="ok", found=f"{len(statuses)} known, none quarantined")
+    shown = [f"{one.run} is quarantined: {one.quarantined}" for one in marked[:QUARANTINED_SHOWN_MAX]]
+    more = [f"and {len(marked) - len(shown)} more"] if len(marked) > len(shown) else []
     return Check(
         what="runs",
         verdict="problem",
-        found="; ".join(f"{one.run} is quarantined: {one.quarantined}" for one in marked[:QUARANTINED_SHOWN_MAX]),
+        found="; ".join([*shown, *more]),
         advice="`runfold restore RUN --from ARCHIVE` brings a log back; `runfold abort RUN --force` stops its group",
     )
 
