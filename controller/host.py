@@ -14,7 +14,7 @@ from runfold.controller.owners import Owners
 from runfold.controller.patience import GaveUp, Patience
 from runfold.controller.ports import Ports
 from runfold.controller.safe import shown
-from runfold.controller.seed import Dropped, Ended, Ending, Identity, NewRun, Quarantined, Stopped, Unwritten
+from runfold.controller.seed import Collected, Dropped, Ended, Ending, Identity, NewRun, Quarantined, Stopped, Unwritten
 from runfold.controller.territory import storage_key
 from runfold.events.job import Job
 from runfold.events.subjects import Subjects
@@ -224,6 +224,9 @@ class Host:
                 _log.info("run %s goes on; the next controller takes it over", run)
             case Unwritten():
                 _log.info("run %s is claimed but not written; its job comes again", run)
+                await self._patience.ask(lambda: self.owners.release(run))
+            case Collected():
+                _log.info("run %s is over and was given back; its archive has it", run)
                 await self._patience.ask(lambda: self.owners.release(run))
             case _:
                 assert_never(ending)

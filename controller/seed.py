@@ -85,7 +85,12 @@ class Unwritten:
     """The run has no log yet: its job is still in the queue, and comes again."""
 
 
-Ending = Ended | Dropped | Quarantined | Stopped | Unwritten
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The run is over and was given back: its log holds the last entry alone, and its archive the rest."""
+
+
+Ending = Ended | Dropped | Quarantined | Stopped | Unwritten | Collected
 
 
 class LimitReached(Exception):

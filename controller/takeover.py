@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from runfold.controller.seed import Kept, KnownRun, Over, Quarantined, Unwritten
+from runfold.controller.seed import Collected, Kept, KnownRun, Over, Quarantined, Unwritten
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry, is_link
 from runfold.events.fold import fold
 from runfold.events.log import Log, Stored
+from runfold.events.remains import last_of
 from runfold.events.snapshot import StateSnapshot
 from runfold.events.state import RunState
 from runfold.events.transitions import RunAccepted
@@ -37,7 +38,8 @@ class LogDamaged(Over):
 class _Chain:
     """A log, read link by link. A message that is not the next link is no entry: it is stepped over and counted.
 
-    `claimed_n` is the highest number that one of those stepped over behind the last link says to have.
+    `claimed_n` is the highest number that one of those stepped over behind the last link says to have. `only` is what
+    stands there if it is one message, and no beginning.
     """
 
     run: str
@@ -48,11 +50,13 @@ class _Chain:
     stored_at_s: float = 0.0
     strays_count: int = 0
     claimed_n: int = -1
+    only: bytes | None = None
     found: dict[int, str] = field(default_factory=dict)
 
     def add(self, stored: Stored) -> None:
         self.last_sequence = stored.sequence
         entry = self._next_link(stored.data)
+        self.only = stored.data if self.strays_count == 0 and self.head is None and entry is None else None
         if entry is None:
             self.strays_count += 1
             return
@@ -84,13 +88,15 @@ async def read_run(log: Log, run: str, kept: Iterable[Kept] = (), snapshots: Seq
     """Return a run as its log has it, read from the first of `snapshots` whose entry stands.
 
     `kept` are heads kept elsewhere: the log must reach and contain each. Raises `LogDamaged`, and `Over` when no entry
-    was written.
+    was written, or the last one alone is left of a run that was given back.
     """
     wanted = list(kept)
     chain = _Chain(run, frozenset(each.head.n for each in wanted))
     base = await _begin(log, chain, snapshots)
     async for stored in log.read(chain.last_sequence):
         chain.add(stored)
+    if chain.only is not None and last_of(run, chain.only) is not None:
+        raise Over(Collected())
     if chain.head is not None and chain.claimed_n > chain.head.n:
         raise LogDamaged(
             f"entry {chain.head.n + 1} cannot be read, or does not follow entry {chain.head.n}, "

@@ -18,6 +18,7 @@ from runfold.controller.ports import Delivered, JobDelivery, Renewal, RunPorts, 
 from runfold.controller.safe import shown
 from runfold.events.log import AppendResult, LogUnavailable, Stored
 from runfold.events.nats.cells import Cell, Cells, Clash, assignment_cells, owner_cells, status_cells
+from runfold.events.nats.collected import settle_collected
 from runfold.events.nats.connection import Connection
 from runfold.events.nats.errors import BrokerClosed, BrokerError, Unanswered
 from runfold.events.nats.generations import generation_of, open_log
@@ -62,9 +63,10 @@ class BrokerPorts:
             return await generation_of(self._appends, run)
 
     async def unsettled(self) -> frozenset[str]:
-        """Return the runs whose status tells of no end, or is missing."""
+        """Return the runs whose status tells of no end, or is missing; those that were given back are settled here."""
         with _asking():
-            return await unsettled_runs(self._appends)
+            found = await unsettled_runs(self._appends)
+            return found - await settle_collected(self._appends, found)
 
     def lease(self, controller: str) -> _Lease:
         """Return a controller's lease; nothing is said by this."""

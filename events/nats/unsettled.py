@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, get_args
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from runfold.events.nats.api import Api
 from runfold.events.nats.cells import assignment_cells, status_cells
-from runfold.events.transitions import EndName
+from runfold.events.remains import ENDS
 
 if TYPE_CHECKING:
     from runfold.events.nats.connection import Connection
-
-
-ENDS: Final = frozenset(get_args(EndName))
 
 
 class _Shown(msgspec.Struct):
@@ -24,6 +21,8 @@ class _Shown(msgspec.Struct):
 async def unsettled_runs(connection: Connection) -> frozenset[str]:
     """Return the runs whose status tells of no end, or is missing though they have an assignment.
 
+    A marker in a status's place is that of a run that was given back.
+
     Raises:
         BrokerError: the broker does not answer.
     """
@@ -31,7 +30,7 @@ async def unsettled_runs(connection: Connection) -> frozenset[str]:
     shown = await status_cells(connection).read_all()
     subjects = await Api(connection).subjects(names.assignments, assignments.subject("*"))
     assigned = {assignments.key(subject) for subject in subjects or {}}
-    ended = {run for run, cell in shown.items() if cell.data is not None and _has_ended(cell.data)}
+    ended = {run for run, cell in shown.items() if cell.data is None or _has_ended(cell.data)}
     return frozenset((assigned | shown.keys()) - ended)
 
 

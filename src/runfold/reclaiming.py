@@ -13,8 +13,12 @@ from runfold.errors import UsageError
 from runfold.events.base import Document
 from runfold.events.entry import hash_entry
 from runfold.events.nats.api import Api
-from runfold.events.nats.cells import status_cells
+from runfold.events.nats.cells import snapshot_cells, status_cells
+from runfold.events.nats.collected import mark_collected, show_gone
 from runfold.events.nats.generations import generations, open_log
+from runfold.events.nats.snapshots import RunSnapshots
+from runfold.events.remains import last_of
+from runfold.events.snapshot import TAIL
 from runfold.events.status import Status
 from runfold.replay.archive import archive_path
 from runfold.replay.errors import ReplayError
@@ -59,7 +63,7 @@ async def reclaim(admin: Connection, data_dir: Path, older_than_s: float, *, dry
         if status is None or not status.terminal or datetime.fromisoformat(status.since) > before:
             continue
         kept = await _why_kept(admin, data_dir, status)
-        purged = 0 if kept is not None or dry_run else await _purge(admin, key)
+        purged = 0 if kept is not None or dry_run else await _give_back(admin, key)
         done.append(Reclaimed(run=key, ended_at=status.since, messages=purged, kept=kept))
     return done
 
@@ -82,19 +86,32 @@ async def _why_kept(admin: Connection, data_dir: Path, status: Status) -> str | 
     return None
 
 
-async def _purge(admin: Connection, run: str) -> int:
-    """Purge a run's messages; its log last, so that a purge cut short is done again. Return how many."""
+async def _give_back(admin: Connection, run: str) -> int:
+    """Give back a run's messages; return how many. Cut short it is done again: its status goes last.
+
+    What a key held last is replaced, never purged: a broker that is killed reads its files again, and would find what
+    stood there before to be the last.
+    """
     names, api = admin.names, Api(admin)
+    log = await open_log(admin, run)
+    message = await api.last_message(names.log, log.subject)
+    last = None if message is None else last_of(run, message.data)
+    if last is None:
+        return 0
+    given_back = await show_gone(admin, last)
+    given_back += await mark_collected(snapshot_cells(admin), f"{run}.{TAIL}")
     everything = f"{names.namespace}.run.{run}"
-    purged = 0
-    for stream, subject in (
-        (names.output, f"{everything}.out.>"),
-        (names.inbox, f"{everything}.>"),
-        (names.stream_of(names.snapshots_bucket), names.key_subject(names.snapshots_bucket, f"{run}.*")),
-        (names.assignments, names.subjects.assignment(run)),
-    ):
-        purged += await api.purge_all(stream, subject)
+    for stream, subject in ((names.output, f"{everything}.out.>"), (names.inbox, f"{everything}.>")):
+        given_back += await api.purge_all(stream, subject)
+    given_back += await _purge_snapshots(admin, run)
     for generation in await generations(admin, run):
-        purged += await api.purge(names.log, names.subjects.log(run, generation), 0, keep=1)
-    status = names.stream_of(names.status_bucket), names.key_subject(names.status_bucket, run)
-    return purged + await api.purge_all(*status)
+        given_back += await api.purge(names.log, names.subjects.log(run, generation), 0, keep=1)
+    return given_back + await mark_collected(status_cells(admin), run)
+
+
+async def _purge_snapshots(admin: Connection, run: str) -> int:
+    """Purge the snapshots that are written once and stay."""
+    names, api, cells = admin.names, Api(admin), snapshot_cells(admin)
+    stream = names.stream_of(names.snapshots_bucket)
+    numbers = await RunSnapshots(admin, run).numbers()
+    return sum([await api.purge_all(stream, cells.subject(f"{run}.{n}")) for n in numbers])
