@@ -8,8 +8,8 @@ import msgspec
 
 from runfold.errors import NotFoundError, UsageError
 from runfold.events.edges import state_name
-from runfold.events.fold import fold_all
 from runfold.events.transitions import RunAccepted
+from runfold.folding import state_of
 from runfold.ids import new_run_id
 from runfold.jobs import changed
 from runfold.replay.manifest import BLOBS
@@ -32,7 +32,7 @@ async def resumed_job(where: Where, run: str, settings: Iterable[str] = ()) -> J
         UsageError: it is not over yet.
     """
     history = await open_history(where, run)
-    state = fold_all(history.entries)
+    state = state_of(history)
     if not state.terminal:
         raise UsageError(f"{run} is not over: it is {state_name(state.phase)}. Nothing was started")
     accepted = next((item for item in history.entries[0].transitions if isinstance(item, RunAccepted)), None)

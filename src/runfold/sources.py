@@ -40,6 +40,7 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
         UnreachableError: the service that was named does not answer, and the archive knows no such run.
     """
     unreachable: UnreachableError | None = None
+    heads: tuple[KnownHead, ...] = ()
     if RUN_ID.fullmatch(target):
         for address in where.services():
             # What speaks to a broker is loaded when there is one: archives and files are read at once.
@@ -47,7 +48,7 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
 
             try:
                 async with open_client(address) as client:
-                    heads = await known_heads(client, where, target) if deep else ()
+                    heads = await known_heads(client, where, target) if deep else heads
                     snapshots = await known_snapshots(client, target) if deep else ()
                     history = await live_history(client, target)
             except UnreachableError as error:
@@ -58,7 +59,7 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
     try:
         if not target:
             raise NotFound("there is no run '': name its id, an archive or a file")
-        return load(target, data_dir=where.data_dir, deep=deep)
+        return load(target, data_dir=where.data_dir, deep=deep).with_heads(*heads)
     except NotFound:
         if unreachable is not None:
             raise unreachable from None
@@ -94,10 +95,16 @@ async def glance(where: Where, target: str, entries_min: int) -> Story | Status 
 
 
 async def live_history(client: Client, run: str) -> History | None:
-    """Return the history in a run's live log; None when the service has nothing of it."""
+    """Return the history in a run's live log; None when the service has nothing of it, or has given it back.
+
+    Of a run that was given back the last entry stays: its archive has the rest, and is what is read.
+    """
+    from runfold.events.nats.collected import find_collected
     from runfold.events.nats.generations import open_log
 
     history = await read_log(await open_log(client.connection, run), run)
+    if history.damages and not history.links and await find_collected(client.connection, run) is not None:
+        return None
     return history if history.links or history.damages else None
 
 

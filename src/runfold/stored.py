@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from runfold.events.fold import fold_all
 from runfold.events.values import unpack
+from runfold.folding import state_of
 from runfold.keepsake import kept, kept_blob
 from runfold.result import Result, result_of
 from runfold.workers.files import of_filesystem, open_files
@@ -32,7 +32,7 @@ def result_at(path: str | PathLike[str], filesystem: object | None, options: dic
         raise RuntimeError(f"there is no directory {storage.url}")
     history = kept(storage)
     if history is not None:
-        state = fold_all(history.entries)
+        state = state_of(history)
         blob = None if state.return_blob is None else kept_blob(storage, state.return_blob)
         return result_of(state, blob=blob, storage=storage, history=lambda: history)
     return _from_seals(storage)

@@ -9,6 +9,7 @@ import msgspec
 
 from runfold.client import open_client
 from runfold.errors import UnreachableError
+from runfold.events.job import RUN_ID
 from runfold.events.refusal import JobRefused
 
 if TYPE_CHECKING:
@@ -24,11 +25,24 @@ async def why_unknown(where: Where, run: str) -> str:
         try:
             async with open_client(address) as client:
                 refused = await refusal_of(client, run)
+                given_back = await was_given_back(client, run)
         except UnreachableError:
             continue
         if refused is not None:
             return refused_text(refused)
+        if given_back:
+            return (
+                f"the service has given {run} back (`runfold gc`): its archive has it\n"
+                f"There is none in {where.archive_dir}; name the service's data directory by --data, or the archive."
+            )
     return f"there is no run {run!r}\n{_looked(where)}"
+
+
+async def was_given_back(client: Client, run: str) -> bool:
+    """Return whether the service has left only the end of this run."""
+    from runfold.events.nats.collected import find_collected
+
+    return RUN_ID.fullmatch(run) is not None and await find_collected(client.connection, run) is not None
 
 
 async def refusal_of(client: Client, run: str) -> JobRefused | None:
