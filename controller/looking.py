@@ -93,7 +93,8 @@ def _hang(group: Group, stuck: Stuck, rank: Rank, t: float) -> Failure:
     seen = next((one for one in group.seen if one.rank == rank.rank and one.life == rank.life), None)
     who = f"no report for {stuck.quiet_s:g} s"
     if rank.rank not in stuck.ranks:
-        who += f" from {listed([f'rank {number}' for number in stuck.ranks])}"
+        ranks = listed([f"rank {number}" for number in stuck.ranks])
+        who += f" from {ranks}, which {'waits' if len(stuck.ranks) == 1 else 'wait'} for it"
     what = f"; it {seen.words}" if seen is not None else ""
     return Failure(
         kind="hang",

@@ -12,6 +12,7 @@ from runfold.controller.replicas import bring_back, failing, size_of, too_late
 from runfold.controller.words import because
 from runfold.events.assignment import NodesTaken
 from runfold.events.base import relative
+from runfold.events.counts import stay
 from runfold.events.edges import state_name
 from runfold.events.state import Preempting
 from runfold.events.transitions import StateChanged
@@ -78,7 +79,7 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
         return fail(state, failures, policies)
     nodes = taken(state, group)
     if not nodes and not reclaims:
-        return (change(state, "running", f"{', '.join(phase.nodes)} stay after all", phase.cause),)
+        return (change(state, "running", stay(phase.nodes), phase.cause),)
     changed = nodes and state.notice is not None and _differs(state, phase, nodes)
     fired = tuple(one for one in state.fired if one.timer == "preemption")
     if changed and state.notice is not None and not fired:

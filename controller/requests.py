@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from runfold.controller.looking import looks
 from runfold.controller.sizes import wanted_workers
 from runfold.events.base import Cause, Value, relative
+from runfold.events.counts import stay
 from runfold.events.escape import safe
 from runfold.events.replicas import replica_size
 from runfold.events.requests import (
@@ -166,4 +167,4 @@ def _cancel(state: RunState, request: CancelPreemption) -> Yes | No:
     held = state.notice.nodes if state.notice is not None else ()
     if not {*held, *state.away} & set(request.nodes):
         return No(f"no notice is in force for {', '.join(request.nodes) or 'no node at all'}")
-    return Yes(f"{', '.join(request.nodes)} stay after all")
+    return Yes(stay(request.nodes))

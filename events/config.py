@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from typing import Final, Literal
 
 import msgspec
@@ -38,6 +39,19 @@ def _check_seconds(name: str, value: float | None) -> None:
         raise ValueError(f"{name}: must be a finite number of seconds, 0 or more, not {value!r}")
 
 
+def check_flags(config: Config) -> None:
+    """Refuse what is no bool where one is expected: "no" would be taken for yes."""
+    for name in _flags(type(config)):
+        value: object = getattr(config, name)
+        if not isinstance(value, bool):
+            raise ValueError(f"{name}: must be True or False, not {value!r}")
+
+
+@cache
+def _flags(kind: type[Config]) -> tuple[str, ...]:
+    return tuple(field.name for field in msgspec.structs.fields(kind) if field.type is bool)
+
+
 class ScalingConfig(Config, frozen=True):
     """How many ranks, and what each needs. `num_workers` is a number, or (min, max) for an elastic run.
 
@@ -57,6 +71,7 @@ class ScalingConfig(Config, frozen=True):
     replica_group_size: int | None = None
 
     def __post_init__(self) -> None:
+        check_flags(self)
         if isinstance(self.num_workers, tuple):
             if len(self.num_workers) != 2:
                 raise ValueError(f"num_workers: must be a number or (min, max), not {self.num_workers!r}")
@@ -176,6 +191,7 @@ class FailureConfig(Config, frozen=True):
     node_exclude_after: int | None = None
 
     def __post_init__(self) -> None:
+        check_flags(self)
         for name in ("max_failures", "controller_failure_limit", "max_preemption_failures", "max_hangs"):
             _check_count(name, getattr(self, name), -1)
         for name in ("preemption_grace_s", "backoff_s", "backoff_max_s"):
@@ -207,6 +223,7 @@ class CheckpointConfig(Config, frozen=True):
     resume_doubtful: bool = False
 
     def __post_init__(self) -> None:
+        check_flags(self)
         if self.num_to_keep is not None:
             _check_count("num_to_keep", self.num_to_keep, 1)
             if self.num_to_keep > CHECKPOINTS_TRACKED_MAX_COUNT:
@@ -284,6 +301,9 @@ class HooksConfig(Config, frozen=True):
     callbacks: tuple[str, ...] = ()
     gates: dict[str, Literal["fail", "warn"]] = {}
     in_ranks: bool = False
+
+    def __post_init__(self) -> None:
+        check_flags(self)
 
 
 class Timeouts(Config, frozen=True):

@@ -112,7 +112,7 @@ def _incidents(story: Story, look: Look) -> Iterator[str]:
 
 def _budget(budget: BudgetLeft) -> str:
     if budget.left is None:
-        return f"{budget.name} {budget.spent}, unlimited"
+        return f"{budget.name} {budget.spent} (unlimited)"
     return f"{budget.name} {budget.spent} of {budget.limit}, {budget.left} left"
 
 

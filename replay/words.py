@@ -17,7 +17,7 @@ from runfold.events.conclusions import (
     SilenceConcluded,
     TimerFired,
 )
-from runfold.events.counts import counted
+from runfold.events.counts import counted, stay
 from runfold.events.entry import AnyInput
 from runfold.events.facts import (
     AnyFact,
@@ -104,7 +104,7 @@ def _fact(item: AnyFact) -> tuple[str, str]:
         case PreemptionNoticed(nodes=nodes, within_s=within, reason=reason):
             return f"{', '.join(nodes)} to be taken back{f' in {within:g} s' if within is not None else ''}", reason
         case PreemptionCancelled(nodes=nodes):
-            return f"{', '.join(nodes)} stay after all", ""
+            return stay(nodes), ""
         case Released():
             return "the group holds nothing any more", ""
         case RunnerReady(node=node, addr=addr, port=port):

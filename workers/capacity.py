@@ -166,7 +166,8 @@ class Capacity:
         _LOG.info("%s set the capacity of pool %s: %s", by, self._pool, nodes)
         self._keep()
         self._on_change()
-        return CapacitySet(id=wish.id, done=True, nodes=nodes, losing=self._losing())
+        every = {**dict.fromkeys((*before, *self._set), 0), **nodes}  # those without slots are nodes all the same
+        return CapacitySet(id=wish.id, done=True, nodes=every, losing=self._losing())
 
     def _refused(self, wish: SetCapacity, reason: str) -> CapacitySet:
         return CapacitySet(id=wish.id, done=False, reason=reason, nodes=self._book.nodes)

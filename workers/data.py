@@ -49,6 +49,9 @@ class DataConfig:
     ) -> None:
         if isinstance(datasets_to_split, str) and datasets_to_split != ALL:
             raise TypeError(f"datasets_to_split: must be 'all' or a list of names, not {datasets_to_split!r}")
+        for name, flag in (("enable_shard_locality", enable_shard_locality), ("equal", equal)):
+            if not isinstance(flag, bool):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers may be untyped
+                raise TypeError(f"{name}: must be True or False, not {flag!r}")
         self.datasets_to_split = datasets_to_split
         self.execution_options = execution_options
         self.enable_shard_locality = enable_shard_locality

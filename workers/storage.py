@@ -24,6 +24,9 @@ from runfold.workers.files import Files, FileSystem, of_filesystem, open_files
 from runfold.workers.layout import INNER, MARKER, Marker, StorageSpec
 from runfold.workers.payload import unpickled
 
+_UNUSABLE: Final = (FileNotFoundError, PermissionError, NotADirectoryError, FileExistsError)
+"""What another try does not mend: where the storage should be there can be none."""
+
 NAME_MAX_COUNT: Final = 255
 """Longest part of a checkpoint's name between two `/`, in characters."""
 
@@ -74,9 +77,15 @@ class Storage:
             StorageError: it cannot be written, or what was written is not there.
         """
         path = posixpath.join(self.root, MARKER)
-        before = self._read_marker()
-        self.files.make(self.root)
-        self.files.write(path, msgspec.json.encode(Marker(run=run)))
+        try:
+            before = self._read_marker()
+            self.files.make(self.root)
+            self.files.write(path, msgspec.json.encode(Marker(run=run)))
+        except _UNUSABLE as error:
+            raise StorageError(
+                f"storage {self.url}: {error.filename or self.root} cannot be written: {error.strerror or error}. "
+                "Nothing was kept there; name a directory by storage_path that every node may write to"
+            ) from error
         found = self._read_marker()
         if found is None or found.run != run:
             raise StorageError(

@@ -65,7 +65,7 @@ def budgets_text(state: RunState) -> str:
     if not told:
         return ""
     return "budgets: " + "; ".join(
-        f"{name} {budget.spent}, unlimited"
+        f"{name} {budget.spent} (unlimited)"
         if budget.limit < 0
         else f"{name} {budget.spent} of {budget.limit}, {max(0, budget.limit - budget.spent)} left"
         for name, budget in told.items()

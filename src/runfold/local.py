@@ -27,6 +27,7 @@ from runfold.result import result_of
 from runfold.workers.around import Around
 from runfold.workers.capture import Capture
 from runfold.workers.config import environment
+from runfold.workers.errors import StorageError
 from runfold.workers.link import Asked, Collect, Collected, Inquire, Listed, Report, Start, Uploading
 from runfold.workers.load import BLOB_PREFIX, Entrypoint, checked, framework_versions, load_entrypoint
 from runfold.workers.rank import pack_value
@@ -148,6 +149,8 @@ def run_locally(order: LocalOrder) -> tuple[Result, RunState]:
 
 
 def _trained(order: LocalOrder, job: Job, run: LocalRun, spec: StorageSpec) -> tuple[object, bytes | None]:
+    if (why := run.unstarted()) is not None:
+        raise StorageError(why)
     with _told(run, loading=True), environment(job.env):
         loaded = _loaded(order.function, job)
     start = _start(job, spec, order.datasets)

@@ -119,6 +119,15 @@ class LocalRun:
         linked = link_up(self._raws)
         return History(target=self.state.run, kind="file", run=self.state.run, links=linked.links)
 
+    def unstarted(self) -> str | None:
+        """Return why the run is over before its function was called, as where its storage cannot be had; end it."""
+        failure = self.state.failure
+        if failure is None:
+            return None
+        if not self.state.terminal:
+            self._say(Released(**self._by(self._pool)))
+        return failure.error.message
+
     # --- what the rank says
 
     def started(self, digest: str | None, versions: dict[str, str]) -> Go:

@@ -12,6 +12,7 @@ from runfold.events.base import Value
 from runfold.events.counts import counted
 from runfold.events.facts import PlacementFailed, Queued, Reported
 from runfold.events.transitions import (
+    CheckpointValidated,
     ControllerChanged,
     FailureDecided,
     RequestAccepted,
@@ -84,6 +85,8 @@ def _said(transition: AnyTransition) -> tuple[str, str] | None:
             return f"failure:{decision}" if decision == "noop" else decision, reason
         case RequestAccepted(request=request, reason=reason):
             return request, reason
+        case CheckpointValidated(outcome="failed" | "timed_out", reason=reason):
+            return "validation", reason
         case RunContinued(run=run, checkpoint=checkpoint) if checkpoint is not None:
             return "continues", f"begins from {checkpoint}{f' of {run}' if run else ''}"
         case ControllerChanged(epoch=epoch, reason=reason) if epoch > 1:

@@ -105,6 +105,16 @@ class Result:
         pick = max if mode == "max" else min
         return pick(scored, key=lambda one: one[1])[0]
 
+    @property
+    def failed_validations(self) -> dict[str, str]:
+        """Which checkpoints' validations failed or timed out, by name, and why."""
+        found: dict[str, str] = {}
+        for entry in () if self._history is None else self._history().entries:
+            for item in entry.transitions:
+                if isinstance(item, CheckpointValidated) and item.outcome != "validated":
+                    found[item.name] = item.reason
+        return found
+
     # --- tables: pandas is imported here and nowhere else on the way to a result
 
     @property

@@ -7,7 +7,7 @@ from os import PathLike
 from typing import Final, cast
 
 from runfold.events.base import Json
-from runfold.events.config import CheckpointConfig, Config, FailureConfig, Timeouts
+from runfold.events.config import CheckpointConfig, Config, FailureConfig, Timeouts, check_flags
 from runfold.workers.callbacks import Callback
 
 GONE: Final = {
@@ -66,6 +66,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         self._check_the_peers()
+        check_flags(self)
         for name, kind in (("failure_config", FailureConfig), ("checkpoint_config", CheckpointConfig)):
             if not isinstance(getattr(self, name), kind):
                 raise ValueError(f"{name}: must be a {kind.__name__}, not {type(getattr(self, name)).__name__}")

@@ -14,6 +14,7 @@ from runfold.replay.archive import archive_path
 from runfold.replay.audit import audit
 from runfold.replay.source import load
 from runfold.replay.verify import verify
+from runfold.workers.errors import StorageError
 from support.commands import Commands
 
 if TYPE_CHECKING:
@@ -115,6 +116,15 @@ def test_errors_are_raised_as_they_are_not_tried_again_and_told_by_the_log(tmp_p
     assert "KeyError" in str(result.error)
     with pytest.raises(RuntimeError, match="training function"):
         runfold.report({"loss": 1.0})
+
+
+def test_a_storage_that_cannot_be_had_ends_the_run_before_it_begins(tmp_path: Path) -> None:
+    run = trainer(tmp_path, raises, storage_path="/proc/nope")
+    with pytest.raises(StorageError, match="/proc/nope cannot be written: No such file or directory"):
+        run.fit()
+    assert told(tmp_path, run.run_id)[1][-1] == "errored"
+    with pytest.raises(runfold.TrainingFailedError, match="StorageError: storage /proc/nope"):
+        trainer(tmp_path, raises, 1, storage_path="/proc/nope").fit()
 
 
 def test_what_cannot_be_loaded_is_told_as_that(tmp_path: Path) -> None:

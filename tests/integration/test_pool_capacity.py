@@ -93,7 +93,7 @@ async def test_places_that_are_gone_are_taken_and_the_run_is_told(wide_pool: Poo
     await run.heard(RankStarted, count=4)
     ask = Asker(wide_pool)
     answer = await ask(0, "other")
-    assert (answer.done, answer.nodes, answer.losing) == (True, {"local": 2}, {"digits-1": ("other",)})
+    assert (answer.done, answer.nodes, answer.losing) == (True, {"local": 2, "other": 0}, {"digits-1": ("other",)})
     noticed = await run.heard(PreemptionNoticed)
     assert (noticed.nodes, noticed.within_s) == (("other",), 0.0)
     assert noticed.reason == "ada set the capacity of other to 0"
@@ -155,6 +155,7 @@ async def test_what_cannot_be_is_refused_with_the_reason_and_the_same_wish_has_t
     first = await ask(3, name="once")
     await ask(2)
     assert await ask(1, name="once") == first, "it is known, and not done again"
+    assert (await ask(0)).nodes == {"local": 0}, "a node without slots is told of too"
     assert (await ask(4)).nodes == {"local": 4}
 
 

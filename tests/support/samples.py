@@ -102,7 +102,7 @@ INPUTS: list[tuple[AnyInput, str]] = [
         "n to be taken back in 30 s",
     ),
     (PreemptionNoticed(source="s", incarnation=1, number=1, attempt=1, nodes=("n",)), "n to be taken back"),
-    (PreemptionCancelled(source="s", incarnation=1, number=1, attempt=1, nodes=("n",)), "n stay after all"),
+    (PreemptionCancelled(source="s", incarnation=1, number=1, attempt=1, nodes=("n",)), "n stays after all"),
     (Released(source="s", incarnation=1, number=1, attempt=1), "the group holds nothing any more"),
     (
         RunnerReady(source="s", incarnation=1, number=1, attempt=1, node="n", addr="a", port=1),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig, Timeouts
+from runfold.events.config import CheckpointConfig, FailureConfig, HooksConfig, ScalingConfig, Timeouts
+from runfold.runconfig import RunConfig
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,12 @@ from runfold.events.config import CheckpointConfig, FailureConfig, ScalingConfig
         (lambda: ScalingConfig(use_tpu=True, resources_per_worker={"TPU": 0}), "TPU is 0 while use_tpu"),
         (lambda: ScalingConfig(resources_per_worker={"CPU": float("nan")}), "CPU must be a finite amount"),
         (lambda: ScalingConfig(num_workers=2, label_selector=[{"a": "b"}]), "label_selector: a list needs one"),
+        (lambda: ScalingConfig(use_gpu="yes"), "use_gpu: must be True or False, not 'yes'"),  # type: ignore[arg-type]  # the mistake under test
+        (lambda: ScalingConfig(use_tpu=1), "use_tpu: must be True or False"),  # type: ignore[arg-type]  # the mistake under test
+        (lambda: FailureConfig(relax_collectives_on_preemption=0), "relax_collectives_on_preemption: must be True"),  # type: ignore[arg-type]  # the mistake under test
+        (lambda: CheckpointConfig(resume_doubtful="no"), "resume_doubtful: must be True or False"),  # type: ignore[arg-type]  # the mistake under test
+        (lambda: HooksConfig(in_ranks="no"), "in_ranks: must be True or False"),  # type: ignore[arg-type]  # the mistake under test
+        (lambda: RunConfig(warm_restarts="no"), "warm_restarts: must be True or False"),  # type: ignore[arg-type]  # the mistake under test
         (lambda: FailureConfig(max_failures=-2), "max_failures: must be at least -1"),
         (lambda: FailureConfig(repeat_limit=0), "repeat_limit: must be at least 1"),
         (lambda: FailureConfig(backoff_s=-1.0), "backoff_s: must be a finite number of seconds"),

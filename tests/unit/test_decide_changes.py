@@ -79,7 +79,7 @@ def test_given_preempting_when_the_node_stays_after_all_then_the_run_is_running_
     run = preempting()
     run.says(run.cancelled("node-b"))
     assert run.path == ["preempting>running"]
-    assert run.the(StateChanged).reason == "node-b stay after all"
+    assert run.the(StateChanged).reason == "node-b stays after all"
     run.says(run.cancelled("node-b"))
     assert run.name == "running"
 
@@ -165,7 +165,7 @@ def test_given_a_request_that_notices_then_it_is_answered_and_done() -> None:
     assert run.the(RequestAccepted).reason == "node-b will be taken back: maintenance"
     assert run.path == ["running>preempting"]
     run.says(CancelPreemption(id="r2", nodes=("node-b",)))
-    assert run.the(RequestAccepted).reason == "node-b stay after all"
+    assert run.the(RequestAccepted).reason == "node-b stays after all"
     assert run.path == ["preempting>running"]
 
 

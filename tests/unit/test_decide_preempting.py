@@ -168,7 +168,7 @@ def test_given_notice_for_every_node_when_no_place_can_be_had_then_the_run_waits
 def test_given_nodes_that_were_taken_back_when_they_stay_after_all_then_they_are_used_again() -> None:
     run = everything_goes()
     run.says(CancelPreemption(id="r1", nodes=("node-b",)))
-    assert run.the(RequestAccepted).reason == "node-b stay after all"
+    assert run.the(RequestAccepted).reason == "node-b stays after all"
     assert wanted(run).excluded_nodes == ("node-a",)
     run.says(run.cancelled("node-a"))
     assert wanted(run).excluded_nodes == ()

@@ -78,6 +78,21 @@ def test_a_report_that_every_rank_made_with_files_is_told_once() -> None:
     assert [line.split()[3] for line in lines] == [str(item.index) for item in of_zero]
 
 
+def test_a_validation_that_failed_is_told_in_progress_and_result() -> None:
+    history = load(ROOT / "tests" / "postmortem" / "archives" / "validation-crash")
+    out, state = io.StringIO(), None
+    plain = PlainProgress(out)
+    for link in history.links:
+        state = fold(state, link.entry)
+        plain.entry(Told(link.entry, state, Head(n=link.entry.n, hash=link.hash)))
+    assert state is not None
+    failed = result_of(state, history=lambda: history).failed_validations
+    assert failed
+    for name, why in failed.items():
+        assert why.startswith(f"{name}: its validation failed: ")
+        assert f"validation    {why}" in out.getvalue()
+
+
 def test_a_flood_of_reports_is_thinned_and_it_is_said_how_many_were_left_out() -> None:
     out = io.StringIO()
     plain = PlainProgress(out)
@@ -114,6 +129,13 @@ def test_the_terminal_shows_state_ranks_metrics_and_beats() -> None:
     assert "attempt 2" in text
     assert "50 MiB" in text
     assert "accuracy=" in text
+
+
+def test_a_budget_without_a_limit_is_one_item() -> None:
+    state = final()
+    spent = msgspec.structs.replace(state.budgets["preemption"], spent=1)
+    budgets = {**state.budgets, "preemption": spent}
+    assert "preemption 1 (unlimited)" in budgets_text(msgspec.structs.replace(state, budgets=budgets))
 
 
 def test_metrics_are_told_short_and_whole() -> None:

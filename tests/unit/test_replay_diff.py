@@ -28,6 +28,13 @@ def test_the_earlier_moment_stands_first_and_times_are_moments_too() -> None:
     assert diff_moments(history(failing_run()), "4", "4").changes == ()
 
 
+def test_a_single_value_and_several_are_one_change() -> None:
+    (change,) = changes({"scaling": {"num_workers": 4}}, {"scaling": {"num_workers": (1, 6)}})
+    assert (change.path, change.before, change.after) == ("scaling.num_workers", 4, [1, 6])
+    (back,) = changes([{"size": (1, 6)}], [{"size": 4}])
+    assert (back.path, back.before, back.after) == ("[0].size", [1, 6], 4)
+
+
 def test_a_moment_that_is_none_is_said_to_be() -> None:
     with pytest.raises(BadMoment):
         diff_moments(history(failing_run()), "4", "soon")

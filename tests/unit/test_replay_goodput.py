@@ -162,7 +162,7 @@ def test_a_part_of_the_clock_is_a_part_of_the_account() -> None:
     found = goodput(run, "+4", "12")
     assert (found.since_t, found.until_t, found.clock_s) == (4.0, 5.0, 1.0)
     assert {name: value for name, value in found.uses_s.items() if value} == {"wasted_progress": 0.5, "recovery": 0.5}
-    assert goodput(run, "+9", "+12").goodput is None
+    assert goodput(run, "+20", "+30").goodput is None
     with pytest.raises(BadMoment, match="before it begins"):
         goodput(run, "+9", "+4")
     with pytest.raises(BadMoment):

@@ -63,7 +63,8 @@ def command(
     """Write a run's log: its exact bytes (jsonl), tables (csv, parquet), or a trace for Perfetto.
 
     jsonl, perfetto and one table of csv go to standard output unless --to is given; what stands there is replaced if it
-    is an export of the same format, anything else with --force. An export in jsonl is read by every command that reads a log; a flipped bit anywhere in it is found by audit.
+    is an export of the same format, anything else with --force. An export in jsonl is read by every command that reads
+    a log; a flipped bit anywhere in it is found by audit.
     """
     if to is None and form == "parquet":
         raise UsageError("export: Parquet is binary: name a directory by --to DIR")

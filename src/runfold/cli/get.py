@@ -86,7 +86,7 @@ def status_text(status: Status, now: datetime | None = None) -> str:
 
 
 def _budget(name: str, one: BudgetStatus) -> str:
-    return f"{name} {one.spent} of {one.limit}" if one.limit >= 0 else f"{name} {one.spent}, unlimited"
+    return f"{name} {one.spent} of {one.limit}" if one.limit >= 0 else f"{name} {one.spent} (unlimited)"
 
 
 def _age_s(status: Status, now: datetime | None) -> float:
