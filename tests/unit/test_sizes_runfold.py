@@ -22,6 +22,7 @@ from runfold.events.fold import fold, fold_all
 from runfold.happenings import Happening, Happenings
 from runfold.keepsake import PREFIX, SUFFIX, kept
 from runfold.observers import Observers, Watching, finished
+from runfold.overwriting import check_overwriting
 from runfold.parcels import Parcels
 from runfold.pickling import pickle_object
 from runfold.replay.errors import CannotRead
@@ -90,6 +91,22 @@ def test_a_kept_log_that_is_too_large_is_passed_over(
     assert (f"holds more than kept_max_bytes ({len(lines) - 1}): passed over" in caplog.text) == bool(beyond)
     assert (found is None) == bool(beyond)
     assert storage.files.read(name), "and it stays where it is"
+
+
+@pytest.mark.parametrize("beyond", [0, 1])
+def test_an_earlier_export_is_looked_at_so_far_and_left_when_it_cannot_be_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beyond: int
+) -> None:
+    head, last = b'{"traceEvents":', b'"otherData":{"run":"digits"}}'
+    monkeypatch.setattr("runfold.overwriting.LOOKED_AT_MAX_BYTES", len(last) - beyond)
+    path = tmp_path / "trace.perfetto"
+    path.write_bytes(head + b"[]," + last)
+    if beyond:
+        with pytest.raises(UsageError, match=r"It was left as it is\. Name another file, or give --force"):
+            check_overwriting(path, "perfetto")
+    else:
+        check_overwriting(path, "perfetto")
+    assert path.read_bytes() == head + b"[]," + last
 
 
 # --- what a broker answers
