@@ -9,7 +9,7 @@ from runfold.events.nats.api import Api, StreamConfig
 from runfold.events.nats.connection import Connection
 from runfold.events.nats.layout import HEADERS_MAX_BYTES, leases_config, stream_configs
 from runfold.events.nats.names import Names, Role
-from runfold.events.nats.publish import Acked, publish_acked
+from runfold.events.nats.publish import Acked, Rejected, publish_acked
 from support.broker import ANSWER_TIMEOUT_S, BrokerForTest
 
 NAMES = Names()
@@ -78,10 +78,10 @@ async def made(broker: BrokerForTest, monkeypatch: pytest.MonkeyPatch, stream: s
     return admin, api, config.name
 
 
-async def put(admin: Connection, stream: str, k: int, size_bytes: int) -> bool:
-    """Whether the broker took a message."""
+async def put(admin: Connection, stream: str, k: int, size_bytes: int) -> Acked | Rejected:
+    """What the broker said of a message."""
     data = b"%d " % k + b"x" * (size_bytes - len(b"%d " % k))
-    return isinstance(await publish_acked(admin, subject_of(stream, k), data, {}, timeout_s=ANSWER_TIMEOUT_S), Acked)
+    return await publish_acked(admin, subject_of(stream, k), data, {}, timeout_s=ANSWER_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("stream", STREAMS)
@@ -90,7 +90,8 @@ async def test_a_stream_that_is_full_refuses_what_is_new_or_forgets_what_is_old(
 ) -> None:
     admin, api, name = await made(bare_broker, monkeypatch, stream)
     many = 2 * ROOM_BYTES // PIECE_BYTES
-    taken = [k for k in range(many) if await put(admin, stream, k, PIECE_BYTES)]
+    answers = [await put(admin, stream, k, PIECE_BYTES) for k in range(many)]
+    taken = [k for k, answer in enumerate(answers) if isinstance(answer, Acked)]
     info = await api.stream_info(name)
     assert info is not None
     assert ROOM_BYTES // 2 < info.state.bytes <= ROOM_BYTES
@@ -100,6 +101,8 @@ async def test_a_stream_that_is_full_refuses_what_is_new_or_forgets_what_is_old(
     assert last is not None
     if stream in REFUSING:
         assert taken == list(range(len(taken)))  # from the first one refused on all are
+        refusals = [answer for answer in answers if isinstance(answer, Rejected)]
+        assert all(one.full and "maximum bytes exceeded" in one.description for one in refusals)
         assert 0 < len(taken) == info.state.messages < many
         assert first.data.startswith(b"0 ")
     else:
@@ -117,8 +120,10 @@ async def test_a_stream_takes_the_largest_of_its_messages_with_headers_and_nothi
     api = Api(admin)
     config = config_of(stream)
     await api.create_stream(config)
-    assert await put(admin, stream, 0, LARGEST[stream] + HEADERS_MAX_BYTES // 2)
-    assert not await put(admin, stream, 1, LARGEST[stream] + HEADERS_MAX_BYTES + 1)
+    assert isinstance(await put(admin, stream, 0, LARGEST[stream] + HEADERS_MAX_BYTES // 2), Acked)
+    refusal = await put(admin, stream, 1, LARGEST[stream] + HEADERS_MAX_BYTES + 1)
+    assert isinstance(refusal, Rejected)
+    assert "message size exceeds maximum allowed" in refusal.description
     info = await api.stream_info(config.name)
     assert info is not None
     assert info.state.messages == 1
