@@ -6,7 +6,10 @@ import pytest
 
 from runfold.events import limits
 from runfold.events.nats.api import Api, StreamConfig
+from runfold.events.nats.blobs import Blobs, blob_digest
+from runfold.events.nats.cells import Written, assignment_cells, lease_cells, owner_cells
 from runfold.events.nats.connection import Connection
+from runfold.events.nats.errors import ApiRefused
 from runfold.events.nats.layout import HEADERS_MAX_BYTES, leases_config, stream_configs
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
@@ -127,3 +130,34 @@ async def test_a_stream_takes_the_largest_of_its_messages_with_headers_and_nothi
     info = await api.stream_info(config.name)
     assert info is not None
     assert info.state.messages == 1
+
+
+@pytest.mark.parametrize("stream", ["assignments", "owners", "leases"])
+async def test_whoever_writes_a_value_where_there_is_no_room_is_told_and_the_one_before_stays(
+    stream: str, bare_broker: BrokerForTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, _, _ = await made(bare_broker, monkeypatch, stream)
+    cells = {"assignments": assignment_cells, "owners": owner_cells, "leases": lease_cells}[stream](admin)
+    before = await cells.put("mine", b"x" * PIECE_BYTES, expected=0)
+    assert isinstance(before, Written)
+    k = 0
+    while isinstance(await put(admin, stream, k, PIECE_BYTES), Acked):
+        k += 1
+    with pytest.raises(ApiRefused, match="maximum bytes exceeded"):
+        await cells.put("mine", b"y" * 2 * PIECE_BYTES, expected=before.sequence)
+    standing = await cells.get("mine")
+    assert standing is not None
+    assert (standing.data, standing.sequence) == (b"x" * PIECE_BYTES, before.sequence)
+
+
+async def test_a_blob_for_which_there_is_no_room_is_not_there_and_its_owner_is_told(
+    bare_broker: BrokerForTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin, _, _ = await made(bare_broker, monkeypatch, "blobs")
+    blobs = Blobs(admin)
+    kept = await blobs.put(b"k" * PIECE_BYTES)
+    large = b"l" * ROOM_BYTES
+    with pytest.raises(ApiRefused, match="maximum bytes exceeded"):
+        await blobs.put(large)
+    assert not await blobs.has(blob_digest(large))
+    assert await blobs.get(kept) == b"k" * PIECE_BYTES
