@@ -157,6 +157,7 @@ class Supervisor:
             source=f"pool-{self._config.pool}",
             boot=self._boot,
             flush_s=FLUSH_S,
+            on_change=self._wake.set,
         )
         facts.start()
         beside = Beside(
@@ -189,7 +190,10 @@ class Supervisor:
                     await self._wake.wait()
 
     def _tend(self, desk: Desk, now: float) -> float | None:
-        """Do what is to be done about one run; return when to look again."""
+        """Do what is to be done about one run; return when to look again. Raises what nobody here may outlive."""
+        if (crashed := desk.facts.crashed) is not None:
+            # It would say nothing of this run any more: another supervisor does, which adopts the runners.
+            raise crashed
         try:
             todo = placing(desk.assignment, desk.here, now)
             for step in todo.steps:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import psutil
+import pytest
 
 from runfold.events.facts import Placed, PreemptionNoticed, RankExited, Released, Reported, RunnerLost, RunnerReady
 from runfold.events.nats.names import Role
+from runfold.workers.facts import Facts
 from support.supervisors import alive, all_gone
 from support.waiting import until
 
@@ -165,3 +167,18 @@ async def test_the_death_of_the_supervisor_ends_all_it_started(broker: BrokerFor
         assert [(fact.signal, fact.asked) for fact in await run.ended(2)] == [(15, True), (15, True)]
     finally:
         await run.close()
+
+
+async def test_a_supervisor_that_can_say_nothing_of_a_run_any_more_ends(
+    pool: PoolForTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def breaks(facts: Facts) -> None:
+        raise RuntimeError(f"a bug in what is said of {facts.run}")
+
+    monkeypatch.setattr(Facts, "_publish", breaks)
+    run = await pool.asked("digits-1", "def train(): pass")
+    placing = asyncio.create_task(run.place())
+    with pytest.raises(RuntimeError, match="a bug in what is said of digits-1"):
+        await pool.ended()
+    placing.cancel()
+    await asyncio.gather(placing, return_exceptions=True)

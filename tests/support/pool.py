@@ -61,6 +61,12 @@ class PoolForTest:
             await within(STOP_PATIENCE_S, self._serving)
             self._serving = None
 
+    async def ended(self) -> None:
+        """Wait until the supervisor has ended by itself, and raise what it ended of."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            await within(STOP_PATIENCE_S, serving)
+
     async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
         """Write the user's file and ask for its group; the runners are ready when this returns."""
         run = await self.asked(name, body, num_workers=num_workers, **changes)
