@@ -68,7 +68,6 @@ class Work(Value, frozen=True, kw_only=True):
 
     entrypoint: str
     config: dict[str, Json] = {}
-    config_blob: str | None = None
     env: dict[str, str] = {}
     secret_env: tuple[str, ...] = ()
     working_dir: str | None = None

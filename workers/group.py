@@ -270,7 +270,6 @@ class RankGroup:
         return Order(
             start=start,
             blob=job.entrypoint.removeprefix(BLOB_ENTRY) if is_blob else None,
-            config_blob=job.config_blob,
             obstacle=obstacle,
             metrics=laid.rank == 0 or job.metrics_ranks == "all",
             next_port=self._meetings.port,

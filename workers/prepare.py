@@ -25,7 +25,6 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     start: Start
     blob: str | None = None
-    config_blob: str | None = None
     obstacle: str | None = None
     metrics: bool = True
     next_port: int | None = None
@@ -35,13 +34,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def prepared(order: Order, blobs: Blobs) -> Start:
-    """Return the start with all that it needs. Raises `BrokerError` or `DecodeError` when something cannot be had."""
+    """Return the start with all that it needs. Raises `BrokerError` when something cannot be had."""
     start = order.start
     if order.blob is not None:
         start = replace(start, blob=await _fetch(order.blob, blobs))
-    if order.config_blob is not None:
-        config = msgspec.json.decode(await _fetch(order.config_blob, blobs), type=dict[str, msgspec.Raw])
-        start = replace(start, config={key: msgspec.json.decode(value) for key, value in config.items()})
     if order.storage is not None:
         start = replace(start, storage=await order.storage())
     if order.callbacks:

@@ -110,14 +110,12 @@ async def test_a_pickled_function_that_is_not_there_is_a_failed_fetch(pool: Pool
     assert digest in error.message
 
 
-async def test_a_large_configuration_comes_as_a_blob(pool: PoolForTest) -> None:
-    blobs = Blobs(await pool.broker.connect(Role.CLIENT))
-    digest = await blobs.put(msgspec.json.encode({"text": "x" * 200_000, "nan": {"float": "nan"}}))
+async def test_a_large_configuration_comes_whole(pool: PoolForTest) -> None:
     run = await pool.run(
         "digits-1",
         "def train(config): return [len(config['text']), config['nan'] != config['nan']]",
         num_workers=1,
-        config_blob=digest,
+        config={"text": "x" * 200_000, "nan": {"float": "nan"}},
     )
     run.train()
     assert (await run.heard(RankReturned)).value == [200_000, True]
