@@ -21,6 +21,7 @@ from runfold.events.entry import Head
 from runfold.events.facts import RankExited
 from runfold.events.failures import FAILURE_KINDS
 from runfold.events.fold import fold
+from runfold.events.limits import STARTUP_BACKOFF_MAX_S, STARTUP_BACKOFF_S
 from runfold.events.state import RunState
 from runfold.explain import ending_text
 from runfold.follow import Told
@@ -51,6 +52,20 @@ the order of arrival.
 An attempt spends at most one unit of one budget. The limits are `failure.max_failures` (worker),
 `failure.controller_failure_limit` (startup), `failure.max_preemption_failures` (preemption) and `failure.max_hangs`
 (hang); −1 is unlimited, 0 allows none.
+
+Four more settings of `failure` say how often and how soon is tried again:
+
+- `backoff_s` (0) is waited before the first restart, twice as long before each next one, `backoff_max_s` at most.
+  Failures to start wait {startup:g} s, then twice as long each time, {startup_max:g} s at most, whatever is set; after
+  nodes were taken back a new group is placed no sooner than `timeouts.coalesce_s` (5 s) after the first notice, so that
+  further ones are one with it ([preemption.md](preemption.md)).
+- `reset_after_progress`: so many reports of rank 0 in an attempt make the worker budget whole again.
+- `repeat_limit`: a run ends early when the same error of a rank at the same step comes so many times in a row, whatever
+  budget is left.
+- `node_exclude_after`: after so many failures of a node later attempts stay off it, until `runfold admit`.
+
+With `scaling.replica_group_size` a failure is that of its replica group: the group is replaced, at the same price,
+while the others train on; see [preemption.md](preemption.md#replica-groups).
 
 | kind | what it means | budget while running | before that | counts for node exclusion |
 |---|---|---|---|---|
@@ -135,7 +150,8 @@ def failures() -> str:
         f"| {'yes' if rule.platform else 'no'} |\n"
         for kind, rule in FAILURE_KINDS.items()
     ]
-    return FAILURES + "".join(rows)
+    said = FAILURES.format(startup=STARTUP_BACKOFF_S, startup_max=STARTUP_BACKOFF_MAX_S)
+    return said + "".join(rows)
 
 
 def environment() -> str:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from runfold.cli import main
+from runfold.events.config import FailureConfig
 from runfold.events.job import Job
 from runfold.peer import INSTEAD
 from support.sources import ROOT
@@ -47,3 +48,11 @@ def test_what_is_named_instead_is_a_field_of_the_job(variable: str) -> None:
             return
         assert part in whole, f"{variable}: there is no field {instead}"
         whole = whole[part]
+
+
+def test_every_setting_of_failures_is_in_a_document_for_users() -> None:
+    pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("failures.md", "preemption.md"))
+    unsaid = {name for name in FailureConfig.__struct_fields__ if f"{name}`" not in pages}
+    assert unsaid == {"relax_collectives_on_preemption"}, "of no effect: the others are to be told of"
+    for name in ("scaling.replica_group_size", "timeouts.coalesce_s` (5 s)"):
+        assert name in pages
