@@ -21,8 +21,8 @@ import psutil
 from runfold.events.base import Json
 from runfold.events.values import pack, unpack
 from runfold.workers.errors import CheckpointDamagedError
-from runfold.workers.files import Files, FileSystem, local_files, of_filesystem, open_files
-from runfold.workers.layout import INNER, MANIFEST, METADATA, Manifest, is_within
+from runfold.workers.files import Copied, Files, FileSystem, local_files, of_filesystem, open_files
+from runfold.workers.layout import INNER, MANIFEST, METADATA, Manifest, SealedFile, is_within
 from runfold.workers.waits import waiting
 
 _OLD_NAMES: Final = {
@@ -36,6 +36,8 @@ _OLD_NAMES: Final = {
     "get_preprocessor": "keep what you need in the checkpoint's files or its metadata",
 }
 _COMPLETE: Final = b"complete"
+VERIFIED_MAX_COUNT: Final = 64
+"""Local directories that a process remembers to have read through, with their manifests."""
 
 
 class Checkpoint:
@@ -47,6 +49,7 @@ class Checkpoint:
     def __init__(self, path: str | PathLike[str], filesystem: object | None = None) -> None:
         self.uuid = uuid.uuid4().hex
         self.verify = True
+        self.committed = False
         self.files: Files
         self.path: str
         if filesystem is None:
@@ -55,10 +58,14 @@ class Checkpoint:
             self.files, self.path = of_filesystem(cast("FileSystem", filesystem)), os.fspath(path)
 
     @classmethod
-    def at(cls, path: str, files: Files, *, verify: bool = True) -> Checkpoint:
-        """Return the checkpoint at a path of opened files; `verify`: digests are checked when it is downloaded."""
+    def at(cls, path: str, files: Files, *, verify: bool = True, committed: bool = False) -> Checkpoint:
+        """Return the checkpoint at a path of opened files.
+
+        `verify`: digests are checked when it is downloaded or lent. `committed`: a log says that it is there, so that
+        it is not is damage of the storage, and no mistake of who asks for it.
+        """
         made = cls.__new__(cls)
-        made.path, made.files, made.verify = path, files, verify
+        made.path, made.files, made.verify, made.committed = path, files, verify, committed
         made.uuid = uuid.uuid4().hex
         return made
 
@@ -79,8 +86,8 @@ class Checkpoint:
         committed checkpoint are compared with their digests.
 
         Raises:
-            CheckpointDamagedError: a file is missing or is not what was uploaded.
-            FileNotFoundError: there is no such checkpoint.
+            CheckpointDamagedError: a file is missing or is not what was uploaded, or all of a committed one is gone.
+            FileNotFoundError: there is no such checkpoint, and no run has committed it.
         """
         target = self._temporary() if path is None else Path(path).absolute()
         with _locked(target, self.uuid) as state:
@@ -95,12 +102,13 @@ class Checkpoint:
     def as_directory(self) -> Iterator[str]:
         """Give a directory of this machine that holds the files for as long as the block lasts.
 
-        Of a local checkpoint it is the directory itself: do not change it; its files are compared by their sizes.
-        Others are downloaded once, and removed when the last process of this machine that uses them is done.
+        Of a local checkpoint it is the directory itself: do not change it. Of a committed one the files are compared
+        with their digests, read through once in a process, and with their sizes each time. Others are downloaded
+        once, and removed when the last process of this machine that uses them is done.
 
         Raises:
-            CheckpointDamagedError: a file is missing or is not what was uploaded.
-            FileNotFoundError: there is no such checkpoint.
+            CheckpointDamagedError: a file is missing or is not what was uploaded, or all of a committed one is gone.
+            FileNotFoundError: there is no such checkpoint, and no run has committed it.
         """
         if self.files.local:
             self._check_whole()
@@ -168,26 +176,43 @@ class Checkpoint:
                 raise CheckpointDamagedError(f"{self._named}: {file.path} is missing; its manifest names it") from None
             if self.verify and file.path != METADATA and got != (file.size, file.sha256):
                 here.unlink(missing_ok=True)
-                raise CheckpointDamagedError(
-                    f"{self._named}: {file.path} is not what rank {file.rank} uploaded: {got[0]} bytes with SHA-256 "
-                    f"{got[1][:12]}…, the manifest says {file.size} and {file.sha256[:12]}…"
-                )
+                raise self._changed(file, got)
 
     def _check_whole(self) -> None:
-        """See that the files are there that the manifest names, at their sizes: what is lent is not read through."""
+        """See that the files are those that the manifest names: by size each time, by digest once in a process."""
         manifest = self._manifest()
         if manifest is None and not self.files.exists(self.path):
             raise FileNotFoundError(f"there is no checkpoint {self.path}")
         if manifest is None or not self.verify:
             return
         found = self.files.find(self.path)
-        for file in manifest.files:
+        files = [file for file in manifest.files if file.path != METADATA]
+        for file in files:
             size = found.get(file.path)
-            if size != file.size and file.path != METADATA:
+            if size != file.size:
                 has = "is missing" if size is None else f"has {size} bytes"
                 raise CheckpointDamagedError(
                     f"{self._named}: {file.path} {has}, the manifest says {file.size} bytes of rank {file.rank}"
                 )
+        if _verified.get(self.path) != manifest:
+            with waiting("checkpoint_restore"):
+                self._check_digests(files)
+            _remember(self.path, manifest)
+
+    def _check_digests(self, files: list[SealedFile]) -> None:
+        for file in files:
+            try:
+                got = self.files.digest(posixpath.join(self.path, file.path))
+            except FileNotFoundError:
+                raise CheckpointDamagedError(f"{self._named}: {file.path} is missing; its manifest names it") from None
+            if got != (file.size, file.sha256):
+                raise self._changed(file, got)
+
+    def _changed(self, file: SealedFile, got: Copied) -> CheckpointDamagedError:
+        return CheckpointDamagedError(
+            f"{self._named}: {file.path} is not what rank {file.rank} uploaded: {got[0]} bytes with SHA-256 "
+            f"{got[1][:12]}…, the manifest says {file.size} and {file.sha256[:12]}…"
+        )
 
     @property
     def _named(self) -> str:
@@ -207,12 +232,34 @@ class Checkpoint:
     def _manifest(self) -> Manifest | None:
         try:
             data = self.files.read(posixpath.join(self.path, INNER, MANIFEST))
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
+            if self.committed:
+                raise CheckpointDamagedError(self._gone()) from None
             return None
         try:
             return msgspec.json.decode(data, type=Manifest)
         except (msgspec.DecodeError, RecursionError) as error:
             raise CheckpointDamagedError(f"{self.path}: its manifest cannot be read: {error}") from None
+
+    def _gone(self) -> str:
+        is_there = self.files.exists(self.path)
+        what = f"{posixpath.join(self.path, INNER, MANIFEST)}, its seal, is" if is_there else f"{self.path} is"
+        return (
+            f"{self._named}: this checkpoint was committed, and {what} not there any more. Runfold deletes none "
+            "that is begun from: bring it back from a copy, or submit the run again with its name and storage_path: "
+            "it begins from the newest that is left"
+        )
+
+
+_verified: Final[dict[str, Manifest]] = {}
+
+
+def _remember(path: str, manifest: Manifest) -> None:
+    """Note that a directory has been read through in this process; of many the oldest is forgotten, and read again."""
+    _verified.pop(path, None)
+    _verified[path] = manifest
+    for oldest in list(_verified)[:-VERIFIED_MAX_COUNT]:
+        _verified.pop(oldest, None)
 
 
 @contextlib.contextmanager

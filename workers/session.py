@@ -126,9 +126,9 @@ class Session:
         if not self._asked:
             self._asked = True
             self._link.send(Asked())
-        name = self._reporter.latest or self._go.checkpoint
-        verify = self._start.checkpointing.verify_on_download
-        return None if name is None else self.storage.checkpoint(name, verify=verify)
+        latest, verify = self._reporter.latest, self._start.checkpointing.verify_on_download
+        name = latest or self._go.checkpoint
+        return None if name is None else self.storage.checkpoint(name, verify=verify, committed=latest is None)
 
     def wishes_checkpoint(self) -> bool:
         """Whether somebody wants a checkpoint, and this rank has not reported one since."""

@@ -52,9 +52,9 @@ class Storage:
         """Return the path of a file of runfold's own in a checkpoint's directory."""
         return posixpath.join(self.root, name, INNER, file)
 
-    def checkpoint(self, name: str, *, verify: bool = True) -> Checkpoint:
-        """Return the checkpoint of a directory."""
-        return Checkpoint.at(self.path(name), self.files, verify=verify)
+    def checkpoint(self, name: str, *, verify: bool = True, committed: bool = False) -> Checkpoint:
+        """Return the checkpoint of a directory; `committed`: the log says that it is there."""
+        return Checkpoint.at(self.path(name), self.files, verify=verify, committed=committed)
 
     def name_of(self, checkpoint: Checkpoint) -> str | None:
         """Return the name of a checkpoint that lies in this directory; None for one that does not."""

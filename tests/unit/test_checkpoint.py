@@ -13,6 +13,8 @@ import pytest
 
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointDamagedError, StorageError
+from runfold.workers.failure import describe
+from runfold.workers.files import Copied, _LocalFiles
 from runfold.workers.layout import Manifest, SealedFile
 
 
@@ -142,6 +144,63 @@ def test_a_committed_one_that_is_lent_has_all_its_files_at_their_sizes(tmp_path:
     (tmp_path / "c" / "state").write_text("s")
     with checkpoint.as_directory() as lent:
         assert lent == checkpoint.path
+
+
+def test_flipped_bytes_of_equal_size_are_found_before_a_directory_is_lent(tmp_path: Path) -> None:
+    checkpoint = Checkpoint.from_directory(saved(tmp_path / "c", model="weights"))
+    sealed(checkpoint, model="weights")
+    (tmp_path / "c" / "model").write_text("WEIGHTS")
+    for _ in range(2):
+        with (
+            pytest.raises(CheckpointDamagedError, match="model is not what rank 0 uploaded: 7 bytes with SHA-256"),
+            checkpoint.as_directory(),
+        ):
+            pass
+    with Checkpoint.at(checkpoint.path, checkpoint.files, verify=False).as_directory() as lent:
+        assert Path(lent, "model").read_text() == "WEIGHTS"
+
+
+def test_a_directory_is_read_through_once_in_a_process_and_again_when_it_is_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runfold.workers.checkpoint.VERIFIED_MAX_COUNT", 1)
+    checkpoint = Checkpoint.from_directory(saved(tmp_path / "c", model="weights"))
+    other = Checkpoint.from_directory(saved(tmp_path / "other", model="m"))
+    sealed(checkpoint, model="weights")
+    sealed(other, model="m")
+    read: list[str] = []
+    digest = _LocalFiles.digest
+
+    def noted(files: _LocalFiles, path: str) -> Copied:
+        read.append(Path(path).parent.name)
+        return digest(files, path)
+
+    monkeypatch.setattr(_LocalFiles, "digest", noted)
+    for one in (checkpoint, Checkpoint.from_directory(tmp_path / "c"), other, checkpoint, checkpoint):
+        with one.as_directory():
+            pass
+    assert read == ["c", "other", "c"]  # of more than the limit the oldest is read again
+    saved(tmp_path / "c", model="WEIGHTS")
+    sealed(checkpoint, model="WEIGHTS")
+    with checkpoint.as_directory():
+        assert read == ["c", "other", "c", "c"]
+
+
+@pytest.mark.parametrize("where", ["local", "memory"])
+def test_a_committed_one_that_is_gone_is_the_storages_trouble_and_says_what_to_do(where: str, tmp_path: Path) -> None:
+    made = Checkpoint.from_directory(tmp_path / "digits" / "c") if where == "local" else in_memory("digits/c")
+    gone = Checkpoint.at(made.path, made.files, committed=True)
+    with pytest.raises(
+        CheckpointDamagedError, match=r"digits/c: .*was committed, and .*not there .*from a copy"
+    ) as told:
+        gone.to_directory()
+    assert gone.path in str(told.value)
+    assert describe(told.value)[0].kind == "storage"
+    with pytest.raises(CheckpointDamagedError, match="was committed"), gone.as_directory():
+        pass
+    made.files.write(f"{made.path}/model", b"m")
+    with pytest.raises(CheckpointDamagedError, match=r"manifest\.json, its seal, is not there any more"):
+        gone.to_directory()
 
 
 LEADING_OUT = ("../outside", "a/../../outside", "{outside}", "", ".", "a//b", "a\0b")

@@ -43,6 +43,13 @@ def test_files_come_back_as_they_were_put(storage: Storage, tmp_path: Path) -> N
     assert storage.files.folders(storage.root) == ["c"]
 
 
+def test_a_file_where_the_storage_should_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(StorageError, match=rf"{tmp_path}/file.* cannot be written: .*name a directory by storage_path"):
+        open_storage(StorageSpec(url=str(tmp_path / "file"), name="digits")).mark("r1")
+    assert (tmp_path / "file").read_text() == "precious"
+
+
 def test_what_is_missing_is_no_trouble_to_remove(storage: Storage) -> None:
     assert storage.files.find(storage.path("none")) == {}
     assert storage.files.folders(storage.path("none")) == []
