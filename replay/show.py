@@ -123,7 +123,8 @@ def _failure(failure: Failure | None) -> str:
     if failure is None:
         return ""
     who = (failure.node or "the group") if failure.rank is None else f"{rank_words((failure.rank,))} on {failure.node}"
-    return f"attempt {failure.attempt}, {who}: {failure.error.headline} ({failure.kind})"
+    where = f"attempt {failure.attempt}, {who}" if failure.attempt else "before the first attempt"
+    return f"{where}: {failure.error.headline} ({failure.kind})"
 
 
 def _dropped(state: RunState) -> str:

@@ -194,5 +194,6 @@ def _doomed(state: RunState) -> set[str]:
 
 
 def _who(failure: Failure) -> str:
-    who = f"rank {failure.rank}" if failure.rank is not None else failure.node or "the group"
+    of_all = "the group" if failure.attempt else "the run"
+    who = f"rank {failure.rank}" if failure.rank is not None else failure.node or of_all
     return f"{who}: {failure.error.headline} ({failure.kind})"

@@ -50,7 +50,11 @@ def failure_text(failure: Failure) -> str:
     who = (
         f"rank {failure.rank}" if failure.rank is not None else f"node {failure.node}" if failure.node else "the group"
     )
-    lines = [f"{who} failed in attempt {failure.attempt}: {failure.error.headline}"]
+    # A gate is asked before there is a group: nobody has failed then but the run.
+    what = (
+        f"{who} failed in attempt {failure.attempt}" if failure.attempt else "the run failed before its first attempt"
+    )
+    lines = [f"{what}: {failure.error.headline}"]
     if failure.error.where:
         lines.append(f"  at {failure.error.where}")
     traceback = (failure.error.traceback or "").rstrip().splitlines()

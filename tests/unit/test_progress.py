@@ -18,7 +18,7 @@ from runfold.events.facts import Reported
 from runfold.events.failures import ErrorInfo, Failure, FailureKind
 from runfold.events.fold import fold
 from runfold.events.state import Aborted, Errored, RunState
-from runfold.explain import budgets_text, ending_text, metrics_text
+from runfold.explain import budgets_text, ending_text, failure_text, metrics_text
 from runfold.follow import Told
 from runfold.live import LiveProgress
 from runfold.progress import REPORT_LINES_BURST_MAX, Line, PlainProgress, progress
@@ -170,6 +170,12 @@ def test_an_errored_run_is_told_first_error_first_then_decision_then_budgets() -
     assert any(line.startswith("also: rank 0") for line in lines)
     assert any("no budget left" in line for line in lines)
     assert any(line.startswith("budgets: worker 1 of 1, 0 left") for line in lines)
+
+
+def test_what_fails_before_there_is_a_group_is_told_as_the_runs() -> None:
+    error = ErrorInfo(type="HookError", message="no", kind="controller")
+    failure = Failure(kind="controller", attempt=0, node="", error=error, t=1.0, cause=Cause(input=0))
+    assert failure_text(failure) == "the run failed before its first attempt: HookError: no"
 
 
 @pytest.mark.parametrize(
