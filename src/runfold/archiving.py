@@ -82,6 +82,16 @@ class Archiver:
                 for _ in range(WRITERS_COUNT):
                     owner.create_task(self._write(), name="archive")
 
+    async def keep(self, run: str, over: asyncio.Event) -> None:
+        """Write what is new of one run until it is `over`; nothing is being written any more when this returns."""
+        kept = _Run()
+        while not over.is_set():
+            try:
+                async with asyncio.timeout(self._every_s):
+                    await over.wait()
+            except TimeoutError:
+                await self._archive(run, kept)
+
     def _take(self, message: Delivered) -> None:
         try:
             status = msgspec.json.decode(message.data, type=Status)

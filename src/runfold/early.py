@@ -33,7 +33,8 @@ def start_early(where: Where, job: Job) -> Early:
         folder.mkdir(parents=True)
     except FileExistsError:
         raise UsageError(
-            f"a run called {job.id} is under way, or was killed\nIts files are in {folder}; remove them if it was."
+            f"a run called {job.id} is under way, or was killed\n"
+            f"Its files are in {folder}; if it was, `runfold salvage {job.id}` archives what they hold."
         ) from None
     children = Children(folder)
     try:

@@ -17,7 +17,7 @@ from runfold.events.beats import PoolBeat
 from runfold.events.nats.broker import find_nats_server
 from runfold.events.nats.errors import BrokerError
 from runfold.events.nats.streams import check
-from runfold.locate import ONCE_FOLDER, answering
+from runfold.locate import ONCE_FOLDER
 from runfold.peer import peer_warning
 from runfold.space import FULL_PROBLEM_RATIO, rooms
 
@@ -101,14 +101,13 @@ def _data_dir(where: Where) -> Check:
 
 
 def _left_behind(where: Where) -> Iterator[Check]:
-    for folder in sorted((where.data_dir / ONCE_FOLDER).glob("*")):
-        if answering(folder) is None:
-            yield Check(
-                what="one-shot run",
-                verdict="warning",
-                found=f"{folder} was left behind by a run that was killed",
-                advice="nothing reads it any more; remove it",
-            )
+    for run in where.killed():
+        yield Check(
+            what="one-shot run",
+            verdict="warning",
+            found=f"{where.data_dir / ONCE_FOLDER / run} was left behind by a run that was killed",
+            advice=f"`runfold salvage {run}` ends it in its log, archives what is kept there and removes the directory",
+        )
 
 
 async def _service(where: Where) -> AsyncIterator[Check]:

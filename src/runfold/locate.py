@@ -79,6 +79,11 @@ class Where:
                 if (address := answering(folder)) is not None:
                     yield replace(address, once=True)
 
+    def killed(self) -> list[str]:
+        """Return the one-shot runs that were killed: their directories were left behind, and nothing answers there."""
+        folders = sorted((self.data_dir / ONCE_FOLDER).glob("*"))
+        return [folder.name for folder in folders if folder.is_dir() and answering(folder) is None]
+
     def make(self) -> None:
         """Make the data directory; raise `UsageError` where there can be none."""
         try:

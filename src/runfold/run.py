@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import shutil
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ from runfold.room import shortage_told
 from runfold.service import Plan, Service
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from pathlib import Path
     from typing import TypeVar
 
@@ -129,11 +130,31 @@ async def _run_once(order: Order, caught: Interrupts) -> Outcome:
 async def _run_on(service: Service, order: Order, caught: Interrupts) -> Outcome:
     """Run on our own broker: to the terminal entry, until the group is gone, until the archive is closed."""
     async with open_client(service.address) as client:
-        outcome = await _follow_to_end(client, order, caught, can_detach=False)
-        await _wait_gone(client, outcome.state.run)
+        async with archived_meanwhile(client, str(order.job.id), order.where.data_dir, order.say):
+            outcome = await _follow_to_end(client, order, caught, can_detach=False)
+            await _wait_gone(client, outcome.state.run)
         # Nobody has anything to do any more; the broker alone is read from.
         await asyncio.gather(archive_run(client, outcome.state.run, order.where.data_dir), service.stop_children())
         return outcome
+
+
+@asynccontextmanager
+async def archived_meanwhile(
+    client: Client, run: str, data_dir: Path, say: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Keep a run's archive open for as long as the block lasts: who is killed meanwhile has lost a second of it."""
+    from runfold.archiving import Archiver
+
+    over = asyncio.Event()
+    keeping = asyncio.ensure_future(Archiver(client, data_dir, say).keep(run, over))
+    try:
+        yield
+    except BaseException:
+        keeping.cancel()
+        raise
+    finally:
+        over.set()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, can_detach: bool) -> Outcome:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Listed(Document, frozen=True, kw_only=True):
-    """A run in a list. `where`: on the service, in one shot, in the archive, or on a service that does not run now."""
+    """A run in a list. `where`: on the service, in one shot, in the archive, on a stopped service, or killed."""
 
     run: str
     name: str
@@ -148,10 +148,12 @@ async def list_runs(where: Where) -> list[Listed]:
                 where="archive",
             ),
         )
-    if where.stopped:
+    killed = where.killed()
+    if where.stopped or killed:
         for run in list_open(where.data_dir):
-            if run not in found and (left := _left(where, run)) is not None:
-                found[run] = _listed(left, "stopped")
+            is_left = where.stopped or run in killed
+            if is_left and run not in found and (left := _left(where, run)) is not None:
+                found[run] = _listed(left, "killed" if run in killed else "stopped")
     return sorted(found.values(), key=lambda item: (item.accepted_at, item.run), reverse=True)
 
 

@@ -30,6 +30,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "goodput": ("runfold.cli.goodput", "Tell what a run's time went into"),
     "export": ("runfold.cli.export", "Write a run as one file, as tables, or as a trace"),
     "archive": ("runfold.cli.archive", "Archive a run to a directory or URL"),
+    "salvage": ("runfold.cli.salvage", "End and archive one-shot runs that were killed"),
     "restore": ("runfold.cli.restore", "Bring a damaged log back from an archive"),
     "gc": ("runfold.cli.gc", "Give back what the broker keeps of runs that are archived"),
     "observe": ("runfold.cli.observe", "Tell callbacks of a run, from where they were"),
