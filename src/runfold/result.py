@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal, NoReturn
 from runfold.blocking import run_blocking
 from runfold.events.edges import state_name
 from runfold.events.facts import Reported
-from runfold.events.fold import fold_all
 from runfold.events.transitions import CheckpointCommitted, CheckpointValidated
 from runfold.events.values import unpack
+from runfold.folding import state_of
 from runfold.keepsake import keep_result, storage_of
 from runfold.locate import STORAGE_FOLDER, find
 from runfold.outcome import error_of, named_blob
@@ -172,7 +172,7 @@ def get_result(run: str, *, data: str | PathLike[str] | None = None, server: str
     """
     where = find(data, server)
     history = run_blocking(open_history(where, run))
-    state = fold_all(history.entries)
+    state = state_of(history)
     if not state.terminal:
         raise ValueError(f"{run} has not ended: it is {state_name(state.phase)}")
     blob = None
@@ -237,7 +237,7 @@ def best_of(history: History, storage: Storage | None) -> BestCheckpoints:
     """Return the best checkpoints that a log says are kept, with their metrics."""
     if storage is None or not history.links:
         return []
-    state = fold_all(history.entries)
+    state = state_of(history)
     metrics = metrics_by_name(history)
     keep = state.job.checkpoint.num_to_keep
     best = state.checkpoints.kept if keep is None else state.checkpoints.kept[-keep:]
@@ -267,7 +267,7 @@ def _stored_metrics(storage: Storage, name: str) -> dict[str, Json]:
 
 
 def _checkpoint_rows(history: History) -> Iterator[dict[str, Json]]:
-    state = fold_all(history.entries)
+    state = state_of(history)
     kept_now = {one.name: one for one in state.checkpoints.kept}
     metrics = metrics_by_name(history)
     for entry in history.entries:
