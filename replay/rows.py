@@ -75,12 +75,17 @@ class Timeline(Document, frozen=True, kw_only=True):
     trouble: str = ""
 
 
+def bare(kind: str) -> str:
+    """Return the name of an error as ranks say it today; older logs have runfold's own with their modules."""
+    return kind.rpartition(".")[2] if kind.startswith("runfold.") else kind
+
+
 def row_error(error: ErrorInfo, rank: int | None, node: str) -> RowError:
     """Return an error as rows show it."""
     return RowError(
         rank=rank,
         node=node,
-        type=error.type,
+        type=bare(error.type),
         message=error.message,
         kind=error.kind,
         where=error.where,

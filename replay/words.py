@@ -67,6 +67,7 @@ from runfold.events.transitions import (
     Warned,
 )
 from runfold.events.values import unpack
+from runfold.replay.rows import bare
 
 METRICS_SHOWN_MAX_COUNT = 4
 
@@ -116,7 +117,7 @@ def _fact(item: AnyFact) -> tuple[str, str]:
         case RankReturned(rank=rank, reports=reports):
             return f"rank {rank} returned", f"after {counted(reports, 'report')}"
         case RankFailed(rank=rank, error=error):
-            return f"rank {rank} failed ({error.kind})", f"{error.type}: {error.message}"
+            return f"rank {rank} failed ({error.kind})", f"{bare(error.type)}: {error.message}"
         case RankExited(rank=rank):
             return f"rank {rank} {ended(item.exit_code, item.signal)}", _about_exit(item)
         case CheckpointSealed(name=name, size_bytes=size):

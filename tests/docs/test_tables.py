@@ -50,6 +50,11 @@ def test_what_is_named_instead_is_a_field_of_the_job(variable: str) -> None:
         whole = whole[part]
 
 
+def test_what_the_readme_shows_was_recorded_before_errors_were_told_by_their_bare_names() -> None:
+    assert "CollectivePeerError: all_gather" in (readme := (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert "runfold.workers.errors" not in readme
+
+
 def test_every_setting_of_failures_is_in_a_document_for_users() -> None:
     pages = "".join((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("failures.md", "preemption.md"))
     unsaid = {name for name in FailureConfig.__struct_fields__ if f"{name}`" not in pages}
