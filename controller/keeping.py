@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from runfold.controller.continuing import continued, found_in
 from runfold.controller.gating import closed as hook_closed
 from runfold.controller.gating import follow
 from runfold.controller.overdue import missing, overdue
 from runfold.controller.validating import judged, validate
 from runfold.controller.words import listed
-from runfold.events.base import Value, relative
+from runfold.events.base import relative
 from runfold.events.checkpoints import ValidationWish, doomed, ranks_in, score_of
 from runfold.events.state import Rescheduling, Resizing, Restarting, Running, Scheduling, ShuttingDown
 from runfold.events.tasks import DELETE, DOUBT, HOOK, OPEN, SEAL, STACKS, VALIDATION, Task, seal_id
 from runfold.events.transitions import (
     CheckpointCommitted,
     CheckpointsDoubted,
-    FoundCheckpoint,
-    RunContinued,
     TaskClosed,
     TaskOrdered,
     Warned,
@@ -38,14 +37,6 @@ RANKS_IN_WORDS_MAX: Final = 8
 
 
 _STOPPING: Final = (Restarting, Rescheduling, Resizing, ShuttingDown)
-
-
-class Found(Value, frozen=True, kw_only=True):
-    """What a look into the storage found: the run that wrote there last, and its committed checkpoints."""
-
-    run: str | None = None
-    checkpoints: tuple[FoundCheckpoint, ...] = ()
-    doubtful: tuple[str, ...] = ()
 
 
 def keep(state: RunState) -> tuple[AnyTransition, ...]:
@@ -93,6 +84,8 @@ def _close(state: RunState) -> tuple[AnyTransition, ...]:
     for one in state.tasks:
         if one.end is None:
             continue
+        if one.task.kind == OPEN and one.end.outcome == "done" and (found := found_in(one.end.value)) is not None:
+            return continued(state, one, one.end, found)
         ended = _closed(state, one, one.end)
         if one.task.kind == HOOK and isinstance(ended, TaskClosed):
             return hook_closed(state, one, one.end, ended)
@@ -105,10 +98,6 @@ def _closed(state: RunState, one: OpenTask, end: TaskEnd) -> AnyTransition:
         return judged(state, one, end)
     if one.task.kind == SEAL and end.outcome == "done" and end.sealed is not None:
         return _commit(state, one, end)
-    if one.task.kind == OPEN and end.outcome == "done":
-        found = _found(end.value)
-        if found is not None and (found.run is not None or found.checkpoints):
-            return _continue(state, found, relative(end.cause, state.n))
     return TaskClosed(
         task=one.task.id,
         task_kind=one.task.kind,
@@ -185,45 +174,6 @@ def _wish(state: RunState, arguments: dict[str, Json]) -> ValidationWish | None:
     """Return how a checkpoint is to be validated, if that was asked for and can be done."""
     wish = arguments.get("validation")
     return msgspec.convert(wish, ValidationWish) if wish is not None and state.job.validation is not None else None
-
-
-def _found(value: Json) -> Found | None:
-    try:
-        return msgspec.convert(value, Found)
-    except msgspec.ValidationError:
-        return None
-
-
-def _continue(state: RunState, found: Found, cause: Cause) -> RunContinued:
-    """Begin from the last checkpoint that can be trusted."""
-    doubtful = () if state.job.checkpoint.resume_doubtful else found.doubtful
-    usable = tuple(_resumed(state, one) for one in found.checkpoints if one.name not in doubtful)
-    newest = max(usable, key=lambda one: (one.index, one.attempt), default=None)
-    indices = [one.index + 1 for one in found.checkpoints]
-    who = f"run {found.run}" if found.run else "an earlier run"
-    where = f" from {newest.name}" if newest is not None else "; it left no checkpoint"
-    passed = f"; {listed(list(doubtful))} may hold files that do not belong together: passed over" if doubtful else ""
-    return RunContinued(
-        run=found.run or "",
-        checkpoint=newest.name if newest is not None else None,
-        first_index=max(indices, default=0),
-        found=usable,
-        cause=cause,
-        reason=f"{who} was here before: this run continues it{where}{passed}",
-    )
-
-
-def _resumed(state: RunState, one: FoundCheckpoint) -> FoundCheckpoint:
-    """Rank a checkpoint of an earlier run anew. One that was to be validated waits for a run that can do that."""
-    one = msgspec.structs.replace(one, score=_ranked(state, one.score))
-    if state.job.validation is None and one.status == "pending":
-        return msgspec.structs.replace(one, status="committed", wish=None)
-    return one
-
-
-def _ranked(state: RunState, value: float | None) -> float | None:
-    attribute = state.job.checkpoint.checkpoint_score_attribute
-    return None if attribute is None or value is None else score_of({attribute: value}, state.job.checkpoint)[0]
 
 
 # --- seals

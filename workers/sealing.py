@@ -193,26 +193,40 @@ def doubt(storage: Storage, run: str, names: Iterable[str]) -> None:
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is in a storage: the run that wrote there before, its sealed checkpoints, those in doubt."""
+    """What there is in a storage: the run that wrote there before, its sealed checkpoints, those in doubt.
+
+    `damaged`: directories whose seal cannot be read; nothing of them was changed.
+    """
 
     run: str | None = None
     checkpoints: tuple[FoundCheckpoint, ...] = ()
     doubtful: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
 
 
 def look(storage: Storage, run: str, attribute: str | None) -> Inventory:
     """Mark the storage as this run's, delete what was never sealed, and say what an earlier run left.
 
-    `attribute` names the metric that is the score. Raises `StorageError` for a storage that cannot be used.
+    `attribute` names the metric that is the score. Raises `StorageError` for a storage that cannot be used, and when
+    there are only checkpoints whose seals cannot be read.
     """
     before = storage.mark(run)
     manifests: list[Manifest] = []
+    damaged: dict[str, StorageError] = {}
+    unsealed: list[str] = []
     for name in directories(storage):
-        standing = _standing(storage, name)
+        try:
+            standing = _standing(storage, name)
+        except StorageError as error:
+            damaged[name] = error
+            continue
         if standing is not None:
             manifests.append(standing[0])
         else:
-            delete(storage, [name], sealed=False)
+            unsealed.append(name)
+    if damaged and not manifests:
+        raise damaged[max(damaged)]
+    delete(storage, unsealed, sealed=False)
     manifests.sort(key=lambda manifest: (manifest.index, manifest.attempt))
     found = manifests[-CHECKPOINTS_TRACKED_MAX_COUNT:]
     doubtful = tuple(one.name for one in found if storage.files.exists(storage.inner(one.name, DOUBT)))
@@ -233,6 +247,7 @@ def look(storage: Storage, run: str, attribute: str | None) -> Inventory:
             for one in found
         ),
         doubtful=doubtful,
+        damaged=tuple(sorted(damaged)[-CHECKPOINTS_TRACKED_MAX_COUNT:]),
     )
 
 

@@ -14,6 +14,7 @@ from runfold.events.transitions import (
     StateChanged,
     TaskClosed,
     TaskOrdered,
+    Warned,
 )
 from support.runs import Run
 
@@ -178,6 +179,26 @@ def test_given_checkpoints_in_doubt_then_they_are_passed_over() -> None:
     run = opened(checkpoints=[old("a", 3), old("b", 7)], doubtful=["b"])
     assert (run.the(RunContinued).checkpoint, run.the(RunContinued).first_index) == ("a", 8)
     assert "b may hold files that do not belong together" in run.the(RunContinued).reason
+
+
+def test_given_damaged_ones_beside_whole_ones_then_they_are_named_and_passed_over() -> None:
+    run = opened(checkpoints=[old("a", 3), old("b", 7)], damaged=["checkpoint_000008_1", "own"])
+    assert (run.the(RunContinued).checkpoint, run.the(RunContinued).first_index) == ("b", 9)
+    warned = run.the(Warned)
+    assert (warned.about, warned.checkpoint) == ("damaged", "own")
+    assert "checkpoint_000008_1/.runfold/manifest.json, own/.runfold/manifest.json cannot be read" in warned.reason
+    assert "begins from b" in warned.reason
+    assert run.state.warnings == (warned.reason,)
+    assert not run.group.waits
+
+
+@pytest.mark.parametrize("more", [{}, {"checkpoints": [old("a", 3)], "doubtful": ["a"]}])
+def test_given_damaged_ones_alone_then_the_run_ends_and_names_them(more: dict[str, Json]) -> None:
+    run = opened(damaged=["checkpoint_000008_1"], **more)
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.failure.kind) == ("raise", "storage")
+    assert "checkpoint_000008_1/.runfold/manifest.json cannot be read, and no other" in decided.reason
+    assert run.none(RunContinued)
 
 
 def test_given_nothing_there_then_the_run_begins_from_nothing() -> None:

@@ -184,6 +184,24 @@ def test_what_an_earlier_run_left_is_found_and_what_was_never_whole_is_gone(stor
     assert look(storage, "r2", "eval/none").checkpoints[0].score is None
 
 
+def test_a_damaged_one_beside_whole_ones_is_told_and_stays(storage: Storage, tmp_path: Path) -> None:
+    for index, name in enumerate(("checkpoint_000000_1", "checkpoint_000001_1", "checkpoint_000002_1")):
+        uploads(storage).copy(local(tmp_path / "x", m="m"), name, index, {}, named=False)
+        if index < 2:
+            seal(storage, "r1", order(0, name=name, index=index, world_size=1))
+    storage.files.write(storage.inner(NAME, MANIFEST), b"{")
+    found = look(storage, "r2", None)
+    assert ([one.name for one in found.checkpoints], found.damaged) == (["checkpoint_000001_1"], (NAME,))
+    assert storage.files.read(storage.inner(NAME, MANIFEST)) == b"{"
+    assert storage.files.read(storage.path(f"{NAME}/m")) == b"m"
+    assert not storage.files.find(storage.path("checkpoint_000002_1"))
+    storage.files.write(storage.inner("checkpoint_000001_1", MANIFEST), b"{")
+    uploads(storage).copy(local(tmp_path / "x", m="m"), "checkpoint_000003_1", 3, {}, named=False)
+    with pytest.raises(StorageError, match=r"checkpoint_000001_1/\.runfold/manifest\.json is damaged"):
+        look(storage, "r2", None)
+    assert storage.files.find(storage.path("checkpoint_000003_1"))  # with nothing to begin from nothing is deleted
+
+
 # --- by the keeper
 
 
