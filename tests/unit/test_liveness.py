@@ -310,7 +310,7 @@ def test_given_one_that_waits_for_one_that_reported_just_now_then_the_other_is_t
     run.says(*looked(run, rank_0=("collective", "job.py:9 in train"), rank_1=("busy", "job.py:7 in train")))
     failure = run.the(FailureDecided).failure
     assert failure.rank == 1
-    assert "from rank 0" in failure.error.message
+    assert "no report for 20 s from rank 0, which waits for it, and" in failure.error.message
 
 
 def test_given_stacks_that_never_come_then_it_is_decided_without_them() -> None:
