@@ -127,6 +127,23 @@ class Checkpoint:
                     shutil.rmtree(target, ignore_errors=True)
                     state.write_bytes(b"")
 
+    def manifest(self) -> Manifest | None:
+        """Return the seal of a run's checkpoint; None for a directory without one.
+
+        Raises:
+            CheckpointDamagedError: it cannot be read, or it is gone though the checkpoint was committed.
+        """
+        try:
+            data = self.files.read(posixpath.join(self.path, INNER, MANIFEST))
+        except (FileNotFoundError, NotADirectoryError):
+            if self.committed:
+                raise CheckpointDamagedError(self._gone()) from None
+            return None
+        try:
+            return msgspec.json.decode(data, type=Manifest)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise CheckpointDamagedError(f"{self.path}: its manifest cannot be read: {error}") from None
+
     def get_metadata(self) -> dict[str, Json]:
         """Return the checkpoint's metadata; nothing when none was set."""
         try:
@@ -163,7 +180,7 @@ class Checkpoint:
         return Path(tempfile.gettempdir()) / f"runfold-checkpoint-{self.uuid}"
 
     def _download(self, target: Path) -> None:
-        manifest = self._manifest()
+        manifest = self.manifest()
         target.mkdir(parents=True, exist_ok=True)
         if manifest is None:
             self._download_all(target)
@@ -180,7 +197,7 @@ class Checkpoint:
 
     def _check_whole(self) -> None:
         """See that the files are those that the manifest names: by size each time, by digest once in a process."""
-        manifest = self._manifest()
+        manifest = self.manifest()
         if manifest is None and not self.files.exists(self.path):
             raise FileNotFoundError(f"there is no checkpoint {self.path}")
         if manifest is None or not self.verify:
@@ -228,18 +245,6 @@ class Checkpoint:
                 # An object store takes any key: nothing is written beside the directory that was asked for.
                 raise CheckpointDamagedError(f"{self._named}: {name!r} is no file within it")
             self.files.get(posixpath.join(self.path, name), target / name)
-
-    def _manifest(self) -> Manifest | None:
-        try:
-            data = self.files.read(posixpath.join(self.path, INNER, MANIFEST))
-        except (FileNotFoundError, NotADirectoryError):
-            if self.committed:
-                raise CheckpointDamagedError(self._gone()) from None
-            return None
-        try:
-            return msgspec.json.decode(data, type=Manifest)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise CheckpointDamagedError(f"{self.path}: its manifest cannot be read: {error}") from None
 
     def _gone(self) -> str:
         is_there = self.files.exists(self.path)
