@@ -62,7 +62,8 @@ def test_the_promises_hold_in_every_play(size: Size, config: FailureConfig, play
                 assert said.limit < 0 or said.spent <= said.limit
                 assert said.failure.attempt not in spent, "the end of its attempt was decided before"
             case ReplicaGroupReplaced():
-                assert said.life == lives.get((len(attempts), said.group), 1) + 1
+                # One that was lost again before it had begun leaves its number behind.
+                assert said.life > lives.get((len(attempts), said.group), 1)
                 lives[len(attempts), said.group] = said.life
             case AttemptStarted():
                 attempts.append(said.attempt)

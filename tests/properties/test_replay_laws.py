@@ -62,7 +62,7 @@ def test_goodput_sums_exactly_to_the_clock(
     whole = goodput(run)
     assert sums_up(whole)
     assert whole.clock_s == run.entries[-1].t
-    low, high = (AtClock(t=abs(moment)) for moment in (since, until))
+    low, high = (AtClock(t=moment) for moment in sorted((abs(since), abs(until))))
     part = goodput(run, low, high)
     assert sums_up(part)
     rest = (goodput(run, None, low), goodput(run, AtClock(t=part.until_t), None))
