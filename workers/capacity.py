@@ -166,7 +166,8 @@ class Capacity:
         _LOG.info("%s set the capacity of pool %s: %s", by, self._pool, nodes)
         self._keep()
         self._on_change()
-        every = {**dict.fromkeys((*before, *self._set), 0), **nodes}  # those without slots are nodes all the same
+        # Those without slots are nodes all the same.
+        every = {node: nodes.get(node, 0) for node in sorted({*before, *self._set, *nodes})}
         return CapacitySet(id=wish.id, done=True, nodes=every, losing=self._losing())
 
     def _refused(self, wish: SetCapacity, reason: str) -> CapacitySet:
@@ -205,3 +206,6 @@ class Capacity:
         for node, slots in kept.nodes.items():
             if (why_not := self._book.resize(node, slots)) is not None:
                 _LOG.warning("the capacity of %s is not set again: %s", node, why_not)
+                continue
+            # What is set stays so when this supervisor keeps it for the next one.
+            self._set[node] = (0.0, f"the capacity of {node} was set to {slots}")

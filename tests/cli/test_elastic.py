@@ -119,13 +119,13 @@ def test_a_run_follows_the_capacity_that_is_set(three: tuple[Commands, Up]) -> N
     shown = commands.ok("capacity", "-o", "json")
     assert json.loads(shown.out)[0]["nodes"] == {"local-0": 1, "local-1": 1, "local-2": 1}
     said = commands.ok("capacity", "set", "0", "--node", "local-1").out
-    assert said.splitlines() == ["local: local-0 1, local-2 1", "follows loses its places on local-1"]
+    assert said.splitlines() == ["local: local-0 1, local-1 0, local-2 1", "follows loses its places on local-1"]
     until_seen(lambda: runs_on(commands, run, 2), PATIENCE_S)
     supervisor = psutil.Process(up.pids["supervisor"])
     supervisor.kill()
     assert not gone([supervisor])
     until_seen(lambda: "local-0 1, local-2 1" in commands("capacity").out, PATIENCE_S)
-    assert commands.ok("capacity", "set", "0").out.splitlines()[0] == "local: no slots"
+    assert commands.ok("capacity", "set", "0").out.splitlines()[0] == "local: local-0 0, local-1 0, local-2 0"
     until_seen(lambda: status(commands, run)["state"] == "restarting", PATIENCE_S)
     assert commands.ok("capacity", "set", "3", "-o", "json").document["nodes"] == {
         "local-0": 1,
