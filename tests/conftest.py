@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 from hypothesis import settings
 
 if TYPE_CHECKING:
     import pytest
+
+# Who runs tests in the background has interrupts ignored, which every command under test would inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A law is no measure of speed: on a busy machine an example may take its time.
 settings.register_profile("runfold", deadline=None)

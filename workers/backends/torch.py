@@ -136,8 +136,8 @@ def _visible() -> str | None:
 
 def _leave() -> None:
     torchlib.distributed().destroy_process_group()
-    torch = torchlib.torch()
-    if torch.cuda.is_available():
+    # Torch is imported where its part is; nothing is imported for leaving.
+    if "torch" in sys.modules and (torch := torchlib.torch()).cuda.is_available():
         torch.cuda.empty_cache()
 
 
