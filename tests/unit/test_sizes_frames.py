@@ -256,6 +256,8 @@ async def test_a_challenge_that_is_too_large_is_not_read() -> None:
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEADER.pack(HANDSHAKE_FRAME_MAX_BYTES + 1))
         await writer.drain()
+        # From Python 3.12 on a server that ends waits for its connections.
+        writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
