@@ -25,12 +25,21 @@ class Child:
 
     Its standard input is a pipe from us: the first line is its configuration (so that no secret stands on a command
     line), and its closing, which happens by itself when we die, tells it that it is alone. With `by_word` it is told to
-    stop there too: a SIGTERM would mean something else to it.
+    stop there too: a SIGTERM would mean something else to it. `inherits`: descriptors it holds open too.
     """
 
-    def __init__(self, role: str, data_dir: Path, name: str | None = None, *, by_word: bool = False) -> None:
+    def __init__(
+        self,
+        role: str,
+        data_dir: Path,
+        name: str | None = None,
+        *,
+        by_word: bool = False,
+        inherits: tuple[int, ...] = (),
+    ) -> None:
         self.role = role
         self._by_word = by_word
+        self._inherits = inherits
         self.name = name or role
         self.log_file = data_dir / LOGS_FOLDER / f"{self.name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -57,6 +66,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 env=child_environment(),
+                pass_fds=self._inherits,
                 # A Ctrl-C in the terminal is for us; we stop our children in order.
                 start_new_session=True,
             )
@@ -150,14 +160,16 @@ class Child:
 
 
 class Children:
-    """Controllers and supervisor of one data directory."""
+    """Controllers and supervisor of one data directory; `lived_in` is the descriptor by which that is locked."""
 
-    def __init__(self, data_dir: Path, controllers_count: int = 1) -> None:
+    def __init__(self, data_dir: Path, controllers_count: int = 1, lived_in: int | None = None) -> None:
         self.data_dir = data_dir
+        inherits = () if lived_in is None else (lived_in,)
         self.controllers = [
-            Child("controller", data_dir, f"controller-{k}" if k else None) for k in range(controllers_count)
+            Child("controller", data_dir, f"controller-{k}" if k else None, inherits=inherits)
+            for k in range(controllers_count)
         ]
-        self.supervisor = Child("supervisor", data_dir, by_word=True)
+        self.supervisor = Child("supervisor", data_dir, by_word=True, inherits=inherits)
 
     def start(self) -> None:
         """Start all: they load what they need while we do other things."""

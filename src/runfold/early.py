@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from runfold.errors import ServiceError, UsageError
 from runfold.events.nats.broker import start_broker
 from runfold.events.nats.errors import BrokerStartFailed
 from runfold.locate import ONCE_FOLDER
+from runfold.once import occupy
 
 if TYPE_CHECKING:
     from runfold.events.job import Job
@@ -20,29 +22,35 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Early:
-    """Started, and not yet told what to do. Whoever gets them runs them, stops them, and removes their directory."""
+    """Started, and not yet told what to do. Whoever gets them runs them, stops them, and removes their directory.
+
+    `lived_in` is the descriptor by which that is locked; closed when nothing of this is left.
+    """
 
     children: Children
     broker: Broker
+    lived_in: int
 
 
 def start_early(where: Where, job: Job) -> Early:
     """Start broker, controller and supervisor in a directory of the run's own."""
     folder = where.data_dir / ONCE_FOLDER / str(job.id)
     try:
-        folder.mkdir(parents=True)
+        lived_in = occupy(folder)
     except FileExistsError:
         raise UsageError(
             f"a run called {job.id} is under way, or was killed\n"
             f"Its files are in {folder}; if it was, `runfold salvage {job.id}` archives what they hold."
         ) from None
-    children = Children(folder)
+    children = Children(folder, lived_in=lived_in)
     try:
         children.start()
-        return Early(children, start_broker(folder, namespace=where.settings.namespace, die_with_parent=True))
+        broker = start_broker(folder, namespace=where.settings.namespace, die_with_parent=True)
+        return Early(children, broker, lived_in)
     except (BrokerStartFailed, ServiceError, OSError) as error:
         # The children end by themselves: they were told nothing, and their pipes close with us.
         shutil.rmtree(folder, ignore_errors=True)
+        os.close(lived_in)
         if isinstance(error, BrokerStartFailed):
             raise ServiceError(str(error)) from error
         raise

@@ -15,7 +15,9 @@ import msgspec
 
 from runfold.config import DATA_VARIABLE, NAMESPACE_VARIABLE, Settings, read_settings
 from runfold.errors import UnreachableError, UsageError
+from runfold.events.job import RUN_ID
 from runfold.events.subjects import Subjects
+from runfold.once import is_left
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,9 +82,15 @@ class Where:
                     yield replace(address, once=True)
 
     def killed(self) -> list[str]:
-        """Return the one-shot runs that were killed: their directories were left behind, and nothing answers there."""
-        folders = sorted((self.data_dir / ONCE_FOLDER).glob("*"))
-        return [folder.name for folder in folders if folder.is_dir() and answering(folder) is None]
+        """Return the one-shot runs that were killed: their directories were left behind, and nobody lives there."""
+        if self.named is not None:
+            return []
+        return [folder.name for folder in sorted((self.data_dir / ONCE_FOLDER).glob("*")) if _is_left(folder)]
+
+    def was_killed(self, run: str) -> bool:
+        """Whether this is the name of a one-shot run that was killed."""
+        is_name = self.named is None and RUN_ID.fullmatch(run) is not None
+        return is_name and _is_left(self.data_dir / ONCE_FOLDER / run)
 
     def make(self) -> None:
         """Make the data directory; raise `UsageError` where there can be none."""
@@ -162,6 +170,10 @@ def answering(data_dir: Path) -> Address | None:
     if file is None or not _listens(file.server):
         return None
     return Address(file.url, file.namespace, local=True, monitor=file.monitor)
+
+
+def _is_left(folder: Path) -> bool:
+    return is_left(folder) and answering(folder) is None
 
 
 def _listens(server: str) -> bool:

@@ -17,15 +17,17 @@ from runfold.archiver import archive_run
 from runfold.awaited import supervisor_awaited
 from runfold.client import Client, open_client
 from runfold.early import start_early
-from runfold.errors import JobRefusedError, ServiceError
+from runfold.errors import JobRefusedError, RunfoldError, ServiceError, StreamsLostError
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
 from runfold.events.nats.blobs import Blobs
+from runfold.events.nats.errors import BrokerError
 from runfold.events.refusal import JobRefused
 from runfold.follow import Following, follow_run, quarantine_told
 from runfold.interrupts import Interrupts, interrupts
 from runfold.locate import STORAGE_FOLDER
 from runfold.printed import output_shown
+from runfold.replay.errors import ReplayError
 from runfold.room import shortage_told
 from runfold.service import Plan, Service
 
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
 REFUSAL_POLL_S: Final = 0.25
 GONE_TIMEOUT_S: Final = 5.0
 GONE_POLL_S: Final = 0.01
+CLOSING_TIMEOUT_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,30 +115,68 @@ async def _run_once(order: Order, caught: Interrupts) -> Outcome:
         storage_dir=storage,
         nodes_count=order.nodes,
     )
-    service = Service(plan, order.say, early)
+    service, kept = Service(plan, order.say, early), _Kept()
     try:
         await service.start()
         tending = asyncio.ensure_future(service.tend())
         try:
-            outcome = await _first(_run_on(service, order, caught), tending)
+            outcome = await _first(_run_on(service, order, caught, kept), tending)
+        except StreamsLostError:
+            kept.here_alone = False
+            raise
         finally:
             tending.cancel()
             await asyncio.gather(tending, return_exceptions=True)
     finally:
-        await service.stop(keep_store=False)
-        await asyncio.to_thread(_remove, folder)
+        try:
+            await service.stop(keep_store=kept.here_alone)
+            if not kept.here_alone or await _closed(order, early.lived_in):
+                await asyncio.to_thread(_remove, folder)
+        finally:
+            os.close(early.lived_in)
     return outcome
 
 
-async def _run_on(service: Service, order: Order, caught: Interrupts) -> Outcome:
+@dataclass(slots=True)
+class _Kept:
+    """Whether a run's log may stand on the broker that ends with us alone."""
+
+    here_alone: bool = False
+
+
+async def _run_on(service: Service, order: Order, caught: Interrupts, kept: _Kept) -> Outcome:
     """Run on our own broker: to the terminal entry, until the group is gone, until the archive is closed."""
     async with open_client(service.address) as client:
         async with archived_meanwhile(client, str(order.job.id), order.where.data_dir, order.say):
-            outcome = await _follow_to_end(client, order, caught, can_detach=False)
+            kept.here_alone = True
+            try:
+                outcome = await _follow_to_end(client, order, caught, can_detach=False)
+            except JobRefusedError:
+                kept.here_alone = False
+                raise
             await _wait_gone(client, outcome.state.run)
         # Nobody has anything to do any more; the broker alone is read from.
         await asyncio.gather(archive_run(client, outcome.state.run, order.where.data_dir), service.stop_children())
+        kept.here_alone = False
         return outcome
+
+
+async def _closed(order: Order, lived_in: int) -> bool:
+    """See a run's end in its log and its archive closed, where it was stopped without; say it when that fails."""
+    from runfold.salvaging import close_left
+
+    run = str(order.job.id)
+    try:
+        async with asyncio.timeout(CLOSING_TIMEOUT_S):
+            await close_left(order.where, run, lived_in, "stopped without an orderly end", order.say)
+    except (RunfoldError, BrokerError, ReplayError, OSError, TimeoutError) as error:
+        why = str(error).partition("\n")[0] or f"it took longer than {CLOSING_TIMEOUT_S:g} s"
+        order.say(
+            f"the end of {run} is not in its log yet, nor is its archive closed: {why}\n"
+            f"`{order.where.hint('salvage', run)}` sees to that; so does the next `runfold run` in this data directory"
+        )
+        return False
+    return True
 
 
 @asynccontextmanager

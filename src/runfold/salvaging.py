@@ -19,6 +19,7 @@ from runfold.client import PUBLISH_TIMEOUT_S, open_client
 from runfold.early import Early
 from runfold.errors import NotAcceptedError, NotFoundError, ServiceError, UsageError
 from runfold.events.base import Document
+from runfold.events.counts import counted
 from runfold.events.nats.broker import start_broker
 from runfold.events.nats.errors import BrokerStartFailed
 from runfold.events.nats.names import Role
@@ -27,6 +28,7 @@ from runfold.events.requests import AbortRun
 from runfold.folding import state_of
 from runfold.ids import new_request_id
 from runfold.locate import ONCE_FOLDER, STORAGE_FOLDER, Address, answering
+from runfold.once import taken_over
 from runfold.service import Plan, Service
 from runfold.sources import live_history
 
@@ -52,6 +54,14 @@ class Salvaged(Document, frozen=True, kw_only=True):
     entries: int = 0
 
 
+def salvaged_text(done: Salvaged) -> str:
+    """Return in a line what became of a run."""
+    if done.outcome is None:
+        return f"{done.run}: it had not been accepted; its directory is removed"
+    entries = counted(done.entries, "entry")
+    return f"{done.run}: {done.outcome}, {entries} archived; `runfold resume {done.run}` goes on with it"
+
+
 async def salvage(where: Where, run: str, say: Callable[[str], None]) -> Salvaged:
     """End a run that was killed, close its archive, and remove its directory; on any error the directory stays.
 
@@ -64,17 +74,42 @@ async def salvage(where: Where, run: str, say: Callable[[str], None]) -> Salvage
     folder = where.data_dir / ONCE_FOLDER / run
     if not folder.is_dir():
         raise NotFoundError(f"nothing was left behind of a run {run!r}: there is no directory {folder}")
-    if answering(folder) is not None:
-        raise UsageError(f"{run} is under way: `runfold abort {run}` ends it")
+    try:
+        with taken_over(folder) as lived_in:
+            if answering(folder) is not None:
+                raise BlockingIOError
+            last = await close_left(where, run, lived_in, "it was killed; salvaged", say)
+            await asyncio.to_thread(shutil.rmtree, folder)
+    except BlockingIOError:
+        raise UsageError(f"{run} is under way: `runfold abort {run}` ends it") from None
+    if last is None:
+        return Salvaged(run=run, outcome=None)
+    return Salvaged(run=run, outcome=last.outcome, entries=last.head.n + 1)
+
+
+async def close_left(
+    where: Where, run: str, lived_in: int, reason: str, say: Callable[[str], None]
+) -> LastManifest | None:
+    """Have the end of a run in its log, and its archive closed, from a directory that only the caller lives in.
+
+    None: the run had not been accepted. `reason` is that of its abort, unless it has ended or was aborted before.
+    Raises what `salvage` raises, and the broker's errors.
+    """
+    folder = where.data_dir / ONCE_FOLDER / run
     async with _started(folder, where.settings.namespace) as broker:
         address = Address(broker.url(Role.CLIENT), where.settings.namespace, local=True)
         async with open_client(address) as client:
             state = await _state(client, broker, run)
-            last = None if state is None else await _closed(client, where, broker, state, say)
-    await asyncio.to_thread(shutil.rmtree, folder)
-    if last is None:
-        return Salvaged(run=run, outcome=None)
-    return Salvaged(run=run, outcome=last.outcome, entries=last.head.n + 1)
+            if state is None:
+                return None
+            if not state.terminal:
+                await _ask_for_the_end(client, where, run, reason)
+                early = Early(Children(folder, lived_in=lived_in), broker, lived_in)
+                await _end(client, where, early, state, say)
+            last = await archive_run(client, run, where.data_dir)
+            if last is None:
+                raise ServiceError(f"{run} has not ended; what its broker holds stays in {folder}")
+            return last
 
 
 @asynccontextmanager
@@ -100,32 +135,23 @@ async def _state(client: Client, broker: Broker, run: str) -> RunState | None:
     return None if history is None else state_of(history)
 
 
-async def _closed(
-    client: Client, where: Where, broker: Broker, state: RunState, say: Callable[[str], None]
-) -> LastManifest | None:
-    """Have the run's end in its log, and its archive closed."""
-    if not state.terminal:
-        await _ask_for_the_end(client, where, state.run)
-        folder = where.data_dir / ONCE_FOLDER / state.run
-        storage = where.data_dir / STORAGE_FOLDER
-        plan = Plan(folder, where.settings.namespace, slots=1, once=True, storage_dir=storage)
-        children = Children(folder)
-        children.start()
-        service = Service(plan, say, Early(children, broker))
-        try:
-            await service.start()
-            await _ended(client, state)
-        finally:
-            await service.stop_children()
-    last = await archive_run(client, state.run, where.data_dir)
-    if last is None:
-        raise ServiceError(f"{state.run} has not ended; what its broker holds stays in {broker.folder}")
-    return last
+async def _end(client: Client, where: Where, early: Early, state: RunState, say: Callable[[str], None]) -> None:
+    """Let the run's own controller write its end, which was asked for."""
+    folder = early.children.data_dir
+    storage = where.data_dir / STORAGE_FOLDER
+    plan = Plan(folder, where.settings.namespace, slots=1, once=True, storage_dir=storage)
+    early.children.start()
+    service = Service(plan, say, early)
+    try:
+        await service.start()
+        await _ended(client, state)
+    finally:
+        await service.stop_children()
 
 
-async def _ask_for_the_end(client: Client, where: Where, run: str) -> None:
+async def _ask_for_the_end(client: Client, where: Where, run: str, reason: str) -> None:
     """Ask before anybody is there to go on with the run."""
-    wish = AbortRun(id=new_request_id(), reason="it was killed; salvaged", by=where.settings.user)
+    wish = AbortRun(id=new_request_id(), reason=reason, by=where.settings.user)
     answer = await publish_acked(
         client.connection,
         client.names.subjects.request(run, ABORT_VERB),

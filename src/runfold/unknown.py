@@ -35,6 +35,8 @@ async def why_unknown(where: Where, run: str) -> str:
                 f"the service has given {run} back (`runfold gc`): its archive has it\n"
                 f"There is none in {where.archive_dir}; name the service's data directory by --data, or the archive."
             )
+    if where.was_killed(run):
+        return f"{run} was killed, and nothing is archived yet: `{where.hint('salvage', run)}` archives what is left"
     return f"there is no run {run!r}\n{_looked(where)}"
 
 

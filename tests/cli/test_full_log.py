@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from runfold.events.nats.broker import start_broker
 from runfold.events.nats.connection import connect
 from runfold.events.nats.files import read_admin
 from runfold.events.nats.names import Names, Role
@@ -88,4 +89,10 @@ def test_a_run_in_one_shot_that_cannot_write_its_abort_ends_all_the_same(user: C
     assert process.returncode == 3, err
     assert f"{run} was stopped at once" in err
     assert FULL in err
+    assert f"`runfold salvage {run}` sees to that" in err, "its end could not be written either"
+    assert folder.is_dir()
+    broker = start_broker(folder)
+    give_room(folder, 64 * 1024**2)
+    broker.stop()
+    assert f"{run}: aborted" in user.ok("salvage", run).out
     assert list((user.data / "once").iterdir()) == []

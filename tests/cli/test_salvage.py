@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 import subprocess
 import time
 from typing import TYPE_CHECKING
@@ -56,13 +58,19 @@ def killed(process: subprocess.Popen[str]) -> None:
 def test_a_killed_run_is_kept_and_salvaged(runfold: Commands) -> None:
     process, run = begun(runfold)
     assert "is under way" in runfold("salvage", run).err
+    assert "salvage" not in runfold.ok("ls").err
     killed(process)
-    assert "index" in runfold.ok("replay", run).out, "what was archived meanwhile is read"
-    assert runfold.ok("get", run, "-o", "json").document["state"] == "running"
+    replayed = runfold.ok("replay", run)
+    assert "index" in replayed.out, "what was archived meanwhile is read"
+    got = runfold.ok("get", run, "-o", "json")
+    assert got.document["state"] == "running"
     early = runfold("resume", run)
-    assert (early.code, f"runfold salvage {run}" in early.err) == (2, True)
-    (listed,) = [line for line in runfold.ok("ls").out.splitlines() if line.startswith(run)]
+    assert early.code == 2
+    listing = runfold.ok("ls")
+    (listed,) = [line for line in listing.out.splitlines() if line.startswith(run)]
     assert "killed" in listed
+    for told in (replayed, got, early, listing):
+        assert f"{run} was killed: `runfold salvage {run}`" in told.err
     doctor = runfold("doctor")
     assert f"runfold salvage {run}" in doctor.out
     assert "remove it" not in doctor.out
@@ -78,6 +86,37 @@ def test_a_killed_run_is_kept_and_salvaged(runfold: Commands) -> None:
     assert "no one-shot run was killed" in runfold.ok("salvage").err
     (runfold.folder / "enough").touch()
     assert runfold("resume", run).code == 0
+
+
+def test_the_next_run_clears_away_what_killed_ones_left(runfold: Commands) -> None:
+    process, run = begun(runfold)
+    killed(process)
+    (runfold.data / "once" / "early-1").mkdir()
+    (runfold.folder / "enough").touch()
+    unknown = runfold("get", "early-1")
+    assert (unknown.code, "`runfold salvage early-1` archives what is left" in unknown.err) == (4, True)
+    config = [f"config.{name}={runfold.folder / name}" for name in ("started", "enough")]
+    done = runfold.ok("run", "jobs.py:steps", "--set", config[0], "--set", config[1])
+    before, _, after = done.err.partition("early-1: it had not been accepted")
+    assert f"2 one-shot runs were killed (early-1, {run}): `runfold salvage`" in before
+    assert f"{run}: aborted" in after
+    assert list((runfold.data / "once").iterdir()) == []
+    assert runfold.ok("get", run, "-o", "json").document["state"] == "aborted"
+
+
+def test_a_run_whose_user_asks_for_its_end_twice_is_ended_in_its_log_all_the_same(runfold: Commands) -> None:
+    process, run = begun(runfold)
+    assert process.stderr is not None
+    process.send_signal(signal.SIGINT)
+    assert "once more to stop at once" in process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert process.returncode == 3, err
+    assert list((runfold.data / "once").iterdir()) == []
+    runfold.ok("audit", run)
+    assert runfold.ok("get", run, "-o", "json").document["state"] == "aborted"
+    (listed,) = json.loads(runfold.ok("ls", "-o", "json").out)
+    assert (listed["where"], "killed" in listed["reason"]) == ("archive", False)
 
 
 def test_what_was_never_accepted_is_cleared_away(runfold: Commands) -> None:

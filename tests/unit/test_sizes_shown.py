@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from runfold import health
 from runfold.children import LOG_TAIL_MAX_BYTES, Child
+from runfold.cli import killed
 from runfold.controller.seat import HOST_MAX_COUNT, ID_MAX_BYTES, SEATS_FOLDER, seat
 from runfold.events.evidence import LAST_LINE_CHARS_MAX
 from runfold.events.job import NAME_MAX_CHARS, NAME_SHOWN_MAX_CHARS, decode_job
@@ -21,6 +22,7 @@ from runfold.events.transitions import FailureDecided
 from runfold.explain import VALUE_CHARS_MAX as METRIC_CHARS_MAX
 from runfold.explain import value_text
 from runfold.ids import ID_CHARS_MAX, new_run_id
+from runfold.locate import find
 from runfold.replay import answers, render
 from runfold.replay.look import Look
 from runfold.workers.errors import CheckpointNameError
@@ -33,6 +35,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runfold.client import Client
+
+
+def test_runs_that_were_killed_are_named_up_to_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [f"run-{k}" for k in range(killed.NAMED_MAX_COUNT + 2)]
+    killed.say_killed(find(tmp_path), runs[:-2])
+    killed.say_killed(find(tmp_path), runs)
+    whole, cut = capsys.readouterr().err.splitlines()
+    assert whole.startswith("3 one-shot runs were killed (run-0, run-1, run-2): `runfold salvage")
+    assert cut.startswith("5 one-shot runs were killed (run-0, run-1, run-2 and 2 more): `runfold salvage")
 
 
 # --- what things are called

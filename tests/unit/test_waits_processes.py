@@ -18,7 +18,7 @@ from typing import cast
 
 import pytest
 
-from runfold import brokerhealth, children, health, locate, observers, service, webhook
+from runfold import brokerhealth, children, health, locate, observers, run, salvaging, service, webhook
 from runfold.children import Child, Children
 from runfold.early import Early
 from runfold.errors import ServiceError
@@ -28,6 +28,7 @@ from runfold.events.nats.files import CONNECTION_FILE, ConnectionFile, write_pri
 from runfold.events.nats.settings import Settings
 from runfold.follow import Onlooker
 from runfold.happenings import Happening
+from runfold.locate import find
 from runfold.observers import Observers, Watching
 from runfold.service import Plan, Service
 
@@ -133,8 +134,8 @@ async def test_a_service_ends_its_parts_each_in_its_time_and_the_broker_whatever
         child("supervisor", supervisor, tmp_path),
         [child("controller", controller, tmp_path)],
     )
-    early = SimpleNamespace(children=parts, broker=a_broker(server, tmp_path))
-    running = Service(Plan(tmp_path, "runfold", slots=1), lambda _: None, cast("Early", early))
+    early = Early(parts, a_broker(server, tmp_path), lived_in=-1)
+    running = Service(Plan(tmp_path, "runfold", slots=1), lambda _: None, early)
     async with asyncio.timeout(30):
         if killable:
             await running.stop()
@@ -144,6 +145,22 @@ async def test_a_service_ends_its_parts_each_in_its_time_and_the_broker_whatever
     supervisor.let_go()
     assert supervisor.told == controller.told == ["terminate", "kill"]
     assert server.waited == [service.BROKER_PATIENCE_S, broker.KILL_TIMEOUT_S]
+
+
+async def test_the_log_of_a_run_that_was_stopped_is_closed_within_a_time_or_left_with_the_command_to_give(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(run, "CLOSING_TIMEOUT_S", SOON_S)
+    monkeypatch.setattr(salvaging, "close_left", never)
+    told: list[str] = []
+    order = SimpleNamespace(job=SimpleNamespace(id="digits"), where=find(tmp_path), say=told.append)
+    assert not await run._closed(cast("run.Order", order), lived_in=-1)
+    (words,) = told
+    assert "nor is its archive closed: it took longer than 0.02 s" in words
+    assert f"`runfold salvage digits --data {tmp_path}`" in words
 
 
 # --- a broker that starts

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
+from runfold.cli.killed import say_killed
 from runfold.cli.show import print_json, print_text, table
 from runfold.errors import NotFoundError
 from runfold.events.counts import counted
@@ -38,6 +39,8 @@ def command(
         _say_trouble(where, "its job may wait for that")
         raise
     _say_trouble(where, "this may be old")
+    if where.was_killed(run):
+        say_killed(where, [run])
     if output == "json":
         print_json(found)
     elif isinstance(found, JobRefused):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
+from runfold.cli.killed import say_killed
 from runfold.cli.show import print_json, print_text, table
 from runfold.errors import UsageError
 from runfold.events.counts import counted
@@ -45,6 +46,7 @@ def command(
         more = f"; {counted(left, 'run')} had not ended" if left else ""
         say(f"{stopped_text(where)}{more}.")
     print_json(runs) if output == "json" else print_text(_runs_table(runs))
+    say_killed(where, where.killed())
     if not runs:
         say(f"there are no runs in {where.data_dir} yet" if where.named is None else "there are no runs yet")
 

@@ -11,6 +11,7 @@ import msgspec
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say_error
+from runfold.cli.killed import say_killed
 from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, show_lines
 from runfold.cli.show import print_text
 from runfold.errors import UsageError
@@ -82,6 +83,8 @@ def command(
         show_json(snapshot) if output == "json" else show_lines(render_snapshot(snapshot, look(full=full)))
         return
     history = asyncio.run(open_history(where, target))
+    if where.was_killed(target):
+        say_killed(where, [target])
     _check_part(history, attempt, rank)
     told = story(history)
     if early is not None and told != msgspec.structs.replace(early, skipped=told.skipped, trouble=told.trouble):

@@ -46,18 +46,21 @@ def command(
     job = job_of(where, service, target, workers, settings, name)
     if service is None:
         where.make()
+    killed = where.killed()
     early = start_early(where, job) if service is None else None
     # Only now: the children load what they need at the same time.
+    from runfold.cli.killed import salvage_killed, say_killed
     from runfold.cli.running import run_and_show
 
-    raise typer.Exit(
-        run_and_show(
-            where,
-            job,
-            early,
-            nodes=nodes,
-            detach=detach_on_interrupt,
-            as_json=output == "json",
-            show_output=not no_output,
-        )
+    say_killed(where, killed, "; done when this run is over")
+    code = run_and_show(
+        where,
+        job,
+        early,
+        nodes=nodes,
+        detach=detach_on_interrupt,
+        as_json=output == "json",
+        show_output=not no_output,
     )
+    salvage_killed(where, killed)
+    raise typer.Exit(code)

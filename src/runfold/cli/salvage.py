@@ -9,9 +9,8 @@ import typer
 
 from runfold.cli.command import DataOption, OutputOption, say
 from runfold.cli.show import print_json, print_text
-from runfold.events.counts import counted
 from runfold.locate import find
-from runfold.salvaging import Salvaged, salvage
+from runfold.salvaging import salvage, salvaged_text
 
 KilledArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="The run's id; default: all that were killed.", show_default=False)
@@ -31,13 +30,6 @@ def command(run: KilledArgument = None, output: OutputOption = "text", data: Dat
         print_json(done)
         return
     for one in done:
-        print_text(_text(one))
+        print_text(salvaged_text(one))
     if not done:
         say(f"no one-shot run was killed in {where.data_dir}")
-
-
-def _text(one: Salvaged) -> str:
-    if one.outcome is None:
-        return f"{one.run}: it had not been accepted; its directory is removed"
-    entries = counted(one.entries, "entry")
-    return f"{one.run}: {one.outcome}, {entries} archived; `runfold resume {one.run}` goes on with it"

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from runfold.cli.command import DataOption, NodesOption, OutputOption, check_nodes, say
+from runfold.cli.killed import say_killed
 from runfold.cli.show import print_json_line, print_text
 from runfold.errors import UsageError
 from runfold.events.job import RUN_ID
@@ -118,6 +119,7 @@ def command(
             f"runfold is up: {service.server}, {slots_words(plan)}, data in {plan.data_dir}\n{pids}; Ctrl-C stops it"
         )
 
+    say_killed(where, where.killed())
     asyncio.run(serve(plan, say, ready))
 
 
