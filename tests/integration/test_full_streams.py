@@ -56,11 +56,11 @@ async def test_a_controller_waits_for_room_in_the_log_and_goes_on(bare_broker: B
         subject = broker.names.subjects.log("filler")
         for size in (PADDING_BYTES, 512):  # until not even an entry fits
             await cram(observer, admin, subject, b"x" * size)
-        group = Group(await broker.connect(Role.WORKER), observer)
-        training = asyncio.create_task(group.trains())
         info = await api.stream_info(broker.names.inbox)
         assert info is not None
         before = info.state.last_seq
+        group = Group(await broker.connect(Role.WORKER), observer)
+        training = asyncio.create_task(group.trains())
         await until(lambda: _grew(api, broker, before))
         assert len(await observer.entries(RUN)) == 1
         last = await filler.last_sequence()
