@@ -81,14 +81,14 @@ def submitted(commands: Commands, name: str, function: str, *settings: str) -> s
 
 
 def status(commands: Commands, run: str) -> dict[str, object]:
-    return commands.ok("get", run, "-o", "json").document
+    return commands.status(run)
 
 
 def finish(commands: Commands, run: str) -> list[dict[str, object]]:
     """Let a run finish, and return its log's entries."""
     (commands.folder / f"{run}-enough").touch()
     commands.ok("watch", run)
-    assert status(commands, run)["state"] == "finished"
+    assert commands.ok("get", run, "-o", "json").document["state"] == "finished"
     assert commands("verify", run).code == 0
     assert commands("audit", run).code == 0
     return [json.loads(line) for line in commands.ok("export", run).out.splitlines()[:-1]]

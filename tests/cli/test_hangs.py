@@ -9,6 +9,8 @@ import pytest
 from runfold.events.facts import TaskEnded
 from runfold.events.transitions import FailureDecided
 from runfold.replay.source import load
+from support.commands import COMMAND_TIMEOUT_S
+from support.waiting import until_seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,8 +90,7 @@ def test_ranks_are_looked_at_on_request(runfold: Commands) -> None:
     runfold.write("jobs.py", HANGS)
     with runfold.service("--slots", "2"):
         run = runfold.ok("submit", "jobs.py:waits", "--workers", "2").out.strip()
-        while runfold.ok("get", run, "-o", "json").document["state"] != "running":
-            pass
+        until_seen(lambda: runfold.status(run)["state"] == "running", COMMAND_TIMEOUT_S)
         shown = runfold.ok("stacks", run).out
         assert "rank 0 waits in Python code, at jobs.py:" in shown
         assert "rank 1 waits in Python code, at jobs.py:" in shown

@@ -3,13 +3,14 @@
 import json
 import os
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from runfold.cli import COMMANDS
 from runfold.cli.schema import KINDS
-from support.commands import RUNFOLD, Commands
+from support.commands import RUNFOLD, Commands, Done
 
 
 def test_help_lists_every_command_and_exit_code(runfold: Commands) -> None:
@@ -93,9 +94,22 @@ def test_a_run_that_nobody_knows_is_not_found(runfold: Commands, words: tuple[st
     assert "Traceback" not in done.err
 
 
-@pytest.mark.parametrize("words", [*READING, ABORT, ("submit", "a.py:f"), ("ls",)])
-def test_a_broker_that_does_not_answer_is_said(runfold: Commands, words: tuple[str, ...]) -> None:
-    done = runfold(*words, "--server", "nats://127.0.0.1:1")
+ANSWERED_BY_A_BROKER = [*READING, ABORT, ("submit", "a.py:f"), ("ls",)]
+
+
+@pytest.fixture(scope="module")
+def unanswered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Done]:
+    """What commands say when no broker answers; each waits for one, so they wait together."""
+    commands = Commands(tmp_path_factory.mktemp("unanswered"))
+    with ThreadPoolExecutor() as threads:
+        asked = [(*words, "--server", "nats://127.0.0.1:1") for words in ANSWERED_BY_A_BROKER]
+        done = list(threads.map(lambda words: commands(*words), asked))
+    return dict(zip(ANSWERED_BY_A_BROKER, done, strict=True))
+
+
+@pytest.mark.parametrize("words", ANSWERED_BY_A_BROKER)
+def test_a_broker_that_does_not_answer_is_said(unanswered: dict[tuple[str, ...], Done], words: tuple[str, ...]) -> None:
+    done = unanswered[words]
     assert done.code == 5, done.err
     assert "127.0.0.1:1" in done.err
 

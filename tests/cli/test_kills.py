@@ -114,12 +114,10 @@ def test_a_runner_that_is_stopped_is_shown_and_when_it_goes_on_nothing_has_happe
     held.reaches("running")
     (runner,) = held.runners()
     runner.suspend()
-    while not silent(held):
-        pass
+    held.waits_until(lambda: silent(held))
     assert silent(held) == ["local"]
     runner.resume()
-    while silent(held):
-        pass
+    held.waits_until(lambda: not silent(held))
     status = held.ends()
     assert (status["state"], status["attempt"], held.spent) == ("finished", 1, {})
 
@@ -129,8 +127,7 @@ def test_a_runner_that_stays_stopped_is_lost_in_the_end_with_all_that_it_held(se
     held.reaches("running")
     family = held.family()
     held.runners()[0].suspend()
-    while held.status["attempt"] == 1:
-        pass
+    held.waits_until(lambda: held.status["attempt"] != 1)
     assert gone(family) == []
     status = held.ends()
     assert (status["state"], status["attempt"], held.spent) == ("finished", 2, {"worker": 1})
@@ -143,11 +140,9 @@ def test_a_supervisor_that_is_stopped_loses_nobody(served: Commands) -> None:
     held.reaches("running")
     process = supervisor(served)
     process.suspend()
-    while silent(held) != ["pool-local"]:
-        pass
+    held.waits_until(lambda: silent(held) == ["pool-local"])
     process.resume()
-    while silent(held):
-        pass
+    held.waits_until(lambda: not silent(held))
     assert held.ends()["attempt"] == 1
 
 

@@ -55,18 +55,24 @@ def test_a_run_that_nobody_knows_is_called_the_same_everywhere(runfold: Commands
         assert (done.code, said in done.err) == (4, True), done.err
 
 
-@pytest.mark.parametrize("words", [("replay",), ("watch",), ("logs",), ("abort", "--reason", "x"), ("stacks",)])
-def test_a_refused_job_is_told_everywhere(user: Commands, words: tuple[str, ...]) -> None:
+@pytest.fixture(scope="module")
+def refused(user: Commands) -> str:
+    """A job that was refused, since its id is another one's."""
     user.ok("submit", "jobs.py:ok", "--set", "id=taken")
     refused = user("submit", "jobs.py:ok", "--set", "id=taken", "--workers", "2")
     assert (refused.code, refused.out) == (2, "")
     assert "choose another id" in refused.err
     job = user.ok("ls", "--refused").out.splitlines()[1].split()[0]
-    done = user(*words, job)
-    assert done.code == 4
-    assert f"{job} was refused" in done.err
     assert "choose another id" in user.ok("get", job).out
     assert user.ok("submit", "jobs.py:ok", "--set", "id=taken", "--workers", "2", "--no-wait").out == "taken\n"
+    return job
+
+
+@pytest.mark.parametrize("words", [("replay",), ("watch",), ("logs",), ("abort", "--reason", "x"), ("stacks",)])
+def test_a_refused_job_is_told_everywhere(user: Commands, refused: str, words: tuple[str, ...]) -> None:
+    done = user(*words, refused)
+    assert done.code == 4
+    assert f"{refused} was refused" in done.err
 
 
 def test_a_run_that_waits_says_for_what(user: Commands) -> None:

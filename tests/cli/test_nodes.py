@@ -81,8 +81,7 @@ def test_groups_are_placed_whole_or_not_at_all_and_by_priority(two_nodes: Runfol
     first.reaches("running")
     large = Held(two_nodes, "large", workers=4)
     urgent = Held(two_nodes, "urgent", "train", workers=2, settings={"priority": 5})
-    while "1 free" not in str(urgent.status["waiting"]):
-        pass
+    urgent.waits_until(lambda: "1 free" in str(urgent.status["waiting"]))
     assert large.status["state"] == "scheduling"
     first.lets("train")
     urgent.reaches("running")
@@ -96,8 +95,7 @@ def test_a_lost_node_is_the_first_cause_whatever_its_peers_tell_first(two_nodes:
     held = Held(two_nodes, "peers", "far", workers=4)
     held.reaches("running")
     held.rank(3)
-    while ranks(held.status)[0]["index"] == -1:
-        pass
+    held.waits_until(lambda: ranks(held.status)[0]["index"] != -1)
     victim = next(one for one in held.runners() if held.rank(3) in one.children(recursive=True))
     victim.kill()
     held.lets("far")

@@ -86,14 +86,13 @@ class Training(Held):
 
     def reaches_attempt(self, number: int) -> None:
         """Wait until an attempt is at work."""
-        while not (self.status["attempt"] == number and self.status["state"] == "running" and self.at_work):
-            pass  # each look is a command, which takes its time
+        self.waits_until(lambda: (self.status["attempt"], self.status["state"]) == (number, "running") and self.at_work)
 
     def finishes(self) -> dict[str, object]:
         """Let it end."""
         (self.runfold.folder / f"enough-{self.name}").touch()
         self.reaches("finished")
-        return self.status
+        return self.runfold.ok("get", self.run, "-o", "json").document
 
     def told(self, rank: int) -> dict[str, object]:
         """What a rank was told of nodes that go."""
@@ -132,8 +131,7 @@ def test_when_every_node_is_taken_back_the_run_waits_until_one_is_there_again(th
     run.reaches_attempt(1)
     names = [word for k in range(3) for word in ("--node", f"local-{k}")]
     three_nodes.ok("preempt", run.run, *names, "--within", "0.5")
-    while "0 free" not in str(run.status["waiting"]):
-        assert run.status["state"] != "errored"
+    run.waits_until(lambda: "0 free" in str(run.status["waiting"]))
     three_nodes.ok("preempt", run.run, "--node", "local-2", "--cancel")
     run.reaches_attempt(2)
     assert run.nodes == ["local-2", "local-2"]

@@ -13,6 +13,7 @@ import pytest
 from support.commands import COMMAND_TIMEOUT_S, Commands, gone
 from support.scripts import TRAINING
 from support.sources import ROOT
+from support.waiting import until_seen
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +63,15 @@ def test_submit_prints_the_id_alone_and_the_run_can_be_followed(user: Commands) 
     assert "agrees" in user.ok("verify", run).out
 
 
+@pytest.fixture(scope="module")
+def ended_run(user: Commands) -> str:
+    """A run that has ended, for tests that need there to be one."""
+    return user.ok("submit", "jobs.py:ok", "--follow", "--set", "config.steps=1").out.strip()
+
+
 @pytest.mark.parametrize("word", ["*", ">", "../x"])
+@pytest.mark.usefixtures("ended_run")
 def test_what_is_no_runs_id_is_no_run(user: Commands, word: str) -> None:
-    user.ok("submit", "jobs.py:ok", "--follow", "--set", "config.steps=1")
     for words in (("get",), ("watch",), ("logs", "-f"), ("abort", "--reason", "x")):
         done = user(*words, word)
         assert done.code == 4, (words, done.out, done.err)
@@ -242,8 +249,7 @@ def test_the_runs_of_a_killed_service_go_on_and_the_next_one_adopts_them(runfold
     runfold.write("jobs.py", TRAINING)
     with runfold.service("--slots", "4") as up:
         run = runfold.ok("submit", "jobs.py:wait", "--workers", "2").out.strip()
-        while runfold.ok("get", run, "-o", "json").document["state"] != "running":
-            pass
+        until_seen(lambda: runfold.status(run)["state"] == "running", COMMAND_TIMEOUT_S)
         family = up.family()
         runner = next(one for one in family if one.name() == "runfold-runner")
         kept = [runner, *runner.children(recursive=True)]

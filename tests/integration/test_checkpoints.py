@@ -28,9 +28,9 @@ from runfold.sources import live_history
 from runfold.workers.files import TEMPORARY
 from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.storage import Storage, open_storage
-from support.commands import Commands
+from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.saving import SAVING
-from support.waiting import LOOK_EVERY_S, until, within
+from support.waiting import LOOK_EVERY_S, until, until_seen, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -327,8 +327,7 @@ def test_the_commands(user: Commands) -> None:
 def test_a_second_live_run_on_the_same_path_is_refused_and_told_of_the_first(user: Commands, tmp_path: Path) -> None:
     options = ("--set", f"storage_path={tmp_path}", "--set", "storage_name=shared", "--set", "config.steps=2")
     first = user.ok("submit", "saving.py:asked", *options).out.strip()
-    while user.ok("get", first, "-o", "json").document["state"] != "running":
-        time.sleep(LOOK_EVERY_S)
+    until_seen(lambda: user.status(first)["state"] == "running", COMMAND_TIMEOUT_S)
     refused = user("run", "saving.py:trains", *options)
     assert (refused.code, first in refused.err, "shared" in refused.err) == (2, True, True), refused.err
     user.ok("stop", first, "--at-checkpoint", "--reason", "another one waits")

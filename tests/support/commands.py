@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,8 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 import pytest
+
+from runfold.config import read_settings
+from runfold.locate import Where
+from runfold.runs import find_status
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -90,6 +96,13 @@ class Commands:
         done = self(*words, **env)
         assert done.code == 0, f"runfold {' '.join(words)} ended with {done.code}\n{done.out}\n{done.err}"
         return done
+
+    def status(self, run: str) -> dict[str, object]:
+        """What `runfold get` says of a run, without a process for it: who waits for something asks again and again."""
+        where = Where(data_dir=self.data, settings=read_settings({}), named=None)
+        found = json.loads(msgspec.json.encode(asyncio.run(find_status(where, run))))
+        assert isinstance(found, dict)
+        return found
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the user's."""

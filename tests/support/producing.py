@@ -19,7 +19,7 @@ from runfold.ids import new_request_id
 from runfold.jobs import job_from
 from runfold.locate import Address
 from support.breaking import BROKEN, IMPORTS
-from support.catalogue import BY_NAME, CASES, QUICK
+from support.catalogue import BY_NAME, CASES, QUICK, SPREAD
 from support.commands import Commands, Up
 from support.waiting import until
 
@@ -31,7 +31,10 @@ OUTAGE_S = 4.0
 RESUMED = "corrupt-checkpoint-on-resume"
 DISK_FULL = "disk-full-at-checkpoint"
 DISTURBED = ("broker-outage", "controller-crash")
-"""What these do is done to the whole service: one after the other, when all else is over."""
+"""What these do is done to the whole service: one after the other, when all else is over.
+
+So are those that are spread over the nodes: each of these must have room for them.
+"""
 
 
 class Producer:
@@ -45,9 +48,9 @@ class Producer:
 
     async def produce(self, names: set[str]) -> None:
         """Bring these about, and wait until their archives are closed."""
-        together = [case.name for case in CASES if case.name in names and case.name not in DISTURBED]
-        await asyncio.gather(*[self._produce(name) for name in together])
-        for name in DISTURBED:
+        alone = [*(case.name for case in CASES if SPREAD in case.settings), *DISTURBED]
+        await asyncio.gather(*[self._produce(case.name) for case in CASES if case.name in names.difference(alone)])
+        for name in alone:
             if name in names:
                 await self._produce(name)
 

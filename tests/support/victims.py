@@ -12,9 +12,12 @@ from runfold.events.transitions import StateChanged
 from runfold.replay.errors import NotFound
 from runfold.replay.source import load
 from runfold.workers.places import PLACES_FOLDER, find_places
-from support.waiting import LOOK_EVERY_S
+from support.commands import COMMAND_TIMEOUT_S
+from support.waiting import ASK_EVERY_S, LOOK_EVERY_S, until_seen
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from runfold.events.entry import Entry
     from support.commands import Commands
 
@@ -61,12 +64,17 @@ class Held:
     @property
     def status(self) -> dict[str, object]:
         """What its log says of it."""
-        return self.runfold.ok("get", self.run, "-o", "json").document
+        return self.runfold.status(self.run)
 
     def reaches(self, state: str) -> None:
         """Wait for a state."""
-        while self.status["state"] != state:  # each look is a command, which takes its time
-            assert self.status["state"] not in ENDS, self.status
+        while (status := self.status)["state"] != state:
+            assert status["state"] not in ENDS, status
+            time.sleep(ASK_EVERY_S)
+
+    def waits_until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is true of it."""
+        until_seen(lambda: bool(condition()), COMMAND_TIMEOUT_S)
 
     def lets(self, *holds: str) -> None:
         """Let it go on."""
@@ -94,7 +102,7 @@ class Held:
         """Wait for its end, and return what its log says of it."""
         self.lets("load", "train", "stubborn", "fail", "far")
         self.runfold("watch", self.run)
-        return self.status
+        return self.runfold.ok("get", self.run, "-o", "json").document
 
     def entries(self) -> list[Entry]:
         """Its log, from the archive, once that holds the end."""

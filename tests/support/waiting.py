@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 PATIENCE_S = 30.0
 LOOK_EVERY_S = 0.01
+ASK_EVERY_S = 0.05
+"""How often somebody else is asked, who has other work to do."""
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], patience_s: float = PATIENCE_S) -> None:
@@ -34,7 +36,7 @@ def until_seen(condition: Callable[[], bool], patience_s: float = PATIENCE_S) ->
     while not condition():
         if time.monotonic() >= deadline:
             raise TimeoutError
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(ASK_EVERY_S)
 
 
 async def within(patience_s: float, awaited: Awaitable[T]) -> T:
