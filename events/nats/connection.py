@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 from runfold.events.nats.errors import BrokerClosed, BrokerError, BrokerUnreachable, Unanswered
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from runfold.events.nats.client import RawClient, RawMessage, RawSubscription
+
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S: Final = 5.0
 TCP_CONNECT_TIMEOUT_S: Final = 2
@@ -42,12 +44,21 @@ _NO_RESPONDERS: Final = "503"
 _log = logging.getLogger(__name__)
 
 
+class Patience(Protocol):
+    """How a server that is away is waited for."""
+
+    async def again(self, connection: Connection, since_s: float) -> bool:
+        """Return whether to ask again, once it can be heard; raise `BrokerAway` when it was away for too long."""
+        ...
+
+
 class Connection:
     """One connection; made by `connect`, closed by `close`.
 
     `generation` grows with each reconnect: who holds server-side state (a consumer) compares it. `dropped_count`
     is the number of messages that our side could not take in time. `last_error` is what the broker said last,
-    permission violations among it (they end no call), or what a callback of ours raised.
+    permission violations among it (they end no call), or what a callback of ours raised. With `patience`, what is
+    asked while the server is away is asked again when it is back.
     """
 
     def __init__(self, role: Role, name: str, server: str, names: Names) -> None:
@@ -58,6 +69,7 @@ class Connection:
         self.generation = 0
         self.dropped_count = 0
         self.last_error: Exception | None = None
+        self.patience: Patience | None = None
         self.refused: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._up = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
@@ -125,12 +137,38 @@ class Connection:
     async def request(
         self, subject: str, data: bytes, *, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> RawMessage:
-        """Say something and wait for its one answer; a lost connection ends the wait at once.
+        """Say something and wait for its one answer; a lost connection ends the wait at once, if there is no patience.
 
         Raises:
             Unanswered: no answer in time, nobody there to answer, or the server is away.
             BrokerClosed: the connection was closed.
         """
+        return await self.asked(lambda: self._request(subject, data, timeout_s, headers))
+
+    async def asked(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Ask, and ask the same again when the server was away meanwhile, for as long as there is patience.
+
+        Raises what `ask` raises, and `BrokerAway` when the server was away for too long.
+        """
+        since_s: float | None = None
+        while True:
+            generation = self.generation
+            try:
+                return await ask()
+            except Unanswered:
+                if self.is_up and self.generation == generation:
+                    raise  # it is there, and does not answer
+                since_s = asyncio.get_running_loop().time() if since_s is None else since_s
+                if not await self.is_awaited(since_s):
+                    raise
+
+    async def is_awaited(self, since_s: float) -> bool:
+        """Wait for a server that is away since then; return whether to ask it again."""
+        return self.patience is not None and await self.patience.again(self, since_s)
+
+    async def _request(
+        self, subject: str, data: bytes, timeout_s: float, headers: Mapping[str, str] | None
+    ) -> RawMessage:
         if not self._answers_heard:
             self._answers_heard = True  # before the await: a second caller must not listen again
             await self.subscribe(f"{self._answers}.*", self._answered)

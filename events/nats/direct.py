@@ -33,6 +33,10 @@ async def read_batch(connection: Connection, stream: str, subject: str, first: i
     Raises:
         Unanswered: the batch did not arrive whole in time; nothing of it is given.
     """
+    return await connection.asked(lambda: _read_batch(connection, stream, subject, first))
+
+
+async def _read_batch(connection: Connection, stream: str, subject: str, first: int) -> list[StoredMessage]:
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
     messages: list[StoredMessage] = []

@@ -7,6 +7,7 @@ BrokerError
 ├── BrokerUnreachable        no server answers there, or it refuses our credentials
 ├── BrokerClosed             this connection was closed for good
 ├── Unanswered               no answer: the message may or may not have been stored (may be sent again)
+│   └── BrokerAway           it has been away for longer than who asks waits for it
 ├── ApiRefused               the JetStream API answered with an error
 ├── StreamMismatch           a stream exists with another configuration
 ├── StreamsMissing           a stream that holds truth is gone; it is never made anew by itself
@@ -69,6 +70,14 @@ class Unanswered(BrokerError):
         self.subject = subject
         self.why = why
         super().__init__(f"the broker did not answer a message on {subject}: {why}")
+
+
+class BrokerAway(Unanswered):
+    """The server was waited for while it was away, and is not back; `str` says what was waited for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("", text)
+        self.args = (text,)
 
 
 class ApiRefused(BrokerError):

@@ -10,7 +10,7 @@ from runfold.errors import NotFoundError, UnreachableError
 from runfold.events.limits import REQUEST_TIMEOUT_S
 from runfold.events.nats.errors import BrokerError
 from runfold.runs import clients, known_status
-from runfold.unknown import stopped_text
+from runfold.unknown import not_running_text, stopped_text
 
 if TYPE_CHECKING:
     from runfold.events.requests import Request
@@ -64,5 +64,5 @@ async def _ask(where: Where, run: str, request: Request) -> str:
     if (answer := found.requests.get(request.id)) is not None:
         return accepted(answer)
     if not found.terminal:
-        raise UnreachableError(f"{run} has not ended by its archive: nothing was asked.\n{stopped_text(where)}.")
+        raise UnreachableError(f"{run} has not ended by its archive: nothing was asked.\n{not_running_text(where)}.")
     return ENDED_ALREADY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -9,18 +10,27 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.brokerhealth import broker_trouble
-from runfold.errors import NoAnswerError, NotAcceptedError, NotFoundError, UnreachableError, UsageError
+from runfold.errors import (
+    BrokerAwayError,
+    NoAnswerError,
+    NotAcceptedError,
+    NotFoundError,
+    UnreachableError,
+    UsageError,
+)
 from runfold.events.job import RUN_ID, check_job, encode_job, job_digest
 from runfold.events.limits import REQUEST_MAX_BYTES, REQUEST_TIMEOUT_S
 from runfold.events.nats.api import Api
 from runfold.events.nats.connection import connect
 from runfold.events.nats.consume import Follower
-from runfold.events.nats.errors import BrokerError, BrokerUnreachable, StreamsMissing, Unanswered
+from runfold.events.nats.errors import BrokerAway, BrokerError, BrokerUnreachable, StreamsMissing, Unanswered
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.publish import MSG_ID, Rejected, publish_acked
 from runfold.events.requests import REQUEST_VERBS
 from runfold.events.status import Status
 from runfold.events.strict import Refused
+from runfold.locate import listens
+from runfold.patience import Patience
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -51,9 +61,11 @@ class Receipt:
 class Client:
     """A connection with the rights of a client; made by `open_client`."""
 
-    def __init__(self, connection: Connection, address: Address) -> None:
+    def __init__(self, connection: Connection, address: Address, patience: Patience | None = None) -> None:
         self.connection = connection
         self.address = address
+        self.patience = patience
+        connection.patience = patience
         self.names = connection.names
         self.api = Api(connection)
 
@@ -91,6 +103,15 @@ class Client:
         message = await self.api.last_message(self.names.stream_of(bucket), self.names.key_subject(bucket, run))
         return msgspec.json.decode(message.data, type=Status) if message is not None and message.data else None
 
+    async def has_log(self, run: str) -> bool:
+        """Return whether the service has a run's log; statuses are not synced, a broker that ends loses some."""
+        from runfold.events.nats.collected import find_collected
+        from runfold.events.nats.generations import generation_of
+
+        if not RUN_ID.fullmatch(run) or not await generation_of(self.connection, run):
+            return False
+        return await find_collected(self.connection, run) is None
+
     async def statuses(self) -> list[Status]:
         """Return every run's status."""
         bucket = self.names.status_bucket
@@ -102,8 +123,11 @@ class Client:
         found: list[Delivered] = []
         follower = Follower(self.connection, stream, filters, found.append, last_per_subject=last_per_subject)
         follower.start()
+        since_s = asyncio.get_running_loop().time()
         try:
-            if not await follower.wait_caught_up(LISTING_TIMEOUT_S):
+            while not await follower.wait_caught_up(LISTING_TIMEOUT_S):
+                if not self.connection.is_up and await self.connection.is_awaited(since_s):
+                    continue
                 raise NoAnswerError(f"the broker did not list {stream} within {LISTING_TIMEOUT_S:g} s")
         finally:
             await follower.close()
@@ -140,23 +164,23 @@ class Client:
             NotAcceptedError: the controller refused it.
             NoAnswerError: no answer in time; the request stands on the broker and may still be done.
         """
-        import asyncio
-
         if (size := len(msgspec.json.encode(request))) > REQUEST_MAX_BYTES:
             raise UsageError(
                 f"the request is {size} bytes, more than request_max_bytes ({REQUEST_MAX_BYTES}); nothing was published"
             )
         before = await self.status(run)
-        if before is None:
+        if before is None and not await self.has_log(run):
             raise NotFoundError(f"the service knows no run {run!r}")
-        if (answer := before.requests.get(request.id)) is not None:
+        if before is not None and (answer := before.requests.get(request.id)) is not None:
             return accepted(answer)  # asked before, over a connection that was lost
-        if before.terminal:
+        if before is not None and before.terminal:
             return ENDED_ALREADY
-        loop = asyncio.get_running_loop()
+        loop, heard = asyncio.get_running_loop(), self.connection.generation
         deadline = loop.time() + timeout_s
         publish_at = loop.time()
-        while loop.time() < deadline:
+        while loop.time() < deadline or heard != self.connection.generation:
+            if heard != self.connection.generation:  # the broker was away meanwhile: nobody could answer
+                heard, deadline = self.connection.generation, loop.time() + timeout_s
             if loop.time() >= publish_at:
                 publish_at = loop.time() + REQUEST_REPEAT_S
                 await self._publish_request(run, request)
@@ -195,18 +219,39 @@ def accepted(answer: str) -> str:
 async def open_client(address: Address) -> AsyncIterator[Client]:
     """Connect as a client for as long as the block lasts.
 
+    The broker of a service that runs is waited for while it is started again, now and whenever it is asked something.
+
     Raises:
+        BrokerAwayError: it was waited for in vain.
         UnreachableError: no broker answered, or it went away meanwhile.
     """
+    patience = Patience(address.data_dir) if address.data_dir is not None else None
     try:
-        connection = await connect(address.url, role=Role.CLIENT, name="runfold client", names=Names(address.namespace))
+        connection = await _connected(address, patience)
+    except BrokerAway as error:
+        raise BrokerAwayError(str(error)) from error
     except BrokerUnreachable as error:
         raise UnreachableError(str(error)) from error
     try:
-        yield Client(connection, address)
+        yield Client(connection, address, patience)
     except StreamsMissing as error:
         raise UnreachableError(f"the broker at {connection.server} was not prepared for runfold: {error}") from error
+    except BrokerAway as error:
+        raise BrokerAwayError(str(error)) from error
     except BrokerError as error:
         raise UnreachableError(f"the broker at {connection.server} did not answer: {error}") from error
     finally:
         await connection.close()
+
+
+async def _connected(address: Address, patience: Patience | None) -> Connection:
+    since_s = asyncio.get_running_loop().time()
+    while True:
+        if patience is not None:
+            await patience.listening(lambda: listens(address.url), since_s)
+        try:
+            return await connect(address.url, role=Role.CLIENT, name="runfold client", names=Names(address.namespace))
+        except BrokerUnreachable:
+            # One that can be connected to has refused us, or is silent: it is not away.
+            if patience is None or listens(address.url) or not await patience.waits(since_s):
+                raise

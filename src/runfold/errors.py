@@ -5,6 +5,7 @@ RunfoldError (exit code 1)
 ├── UsageError (ValueError)                2   what was asked for cannot be asked for
 ├── NotFoundError                          4   no such run, on the service or in the archive
 ├── UnreachableError (ConnectionError)     5   no broker answers
+│   └── BrokerAwayError                    5   the service runs, and its broker was waited for in vain
 ├── NotAcceptedError                       1   the controller refused a request, or the broker what was published
 │   └── JobRefusedError                    2   the controller refused a job: nothing was started
 ├── RestoreRefusedError                    1   nothing to restore, or nothing to restore it from; nothing was changed
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from runfold.result import Result
 
 __all__ = [
+    "BrokerAwayError",
     "ControllerError",
     "JobRefusedError",
     "NoAnswerError",
@@ -78,6 +80,10 @@ class UnreachableError(RunfoldError, ConnectionError):
     """No broker answers where one was looked for."""
 
     exit_code: ClassVar[int] = EXIT_UNREACHABLE
+
+
+class BrokerAwayError(UnreachableError):
+    """The service runs, but its broker does not answer; it was waited for. Nothing is known of what was asked."""
 
 
 class NotAcceptedError(RunfoldError):

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from runfold.errors import NotAcceptedError
+from runfold.errors import BrokerAwayError, NotAcceptedError
 from runfold.events.beats import RunnerBeat
 from runfold.events.entry import GENESIS, Entry, Head, NotAnEntry, decode_entry, hash_entry
 from runfold.events.fold import fold
+from runfold.events.nats.errors import BrokerAway
 from runfold.events.nats.generations import open_log
 from runfold.events.status import Status
 from runfold.events.transitions import LogRestored, RunAccepted
@@ -123,13 +124,14 @@ class Following:
             for onlooker in self._onlookers:
                 onlooker.entry(told)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
         finally:
             # Whatever an onlooker did: nothing comes after this entry.
             if self.state.terminal:
                 self.ended.set()
 
-    def _fail(self, error: OSError) -> None:
+    def fail(self, error: OSError) -> None:
+        """Tell nobody anything more; who waits for the end gets the error."""
         self._onlookers, self._failed = (), self._failed or error
         self.ended.set()
 
@@ -143,13 +145,14 @@ class Following:
             for onlooker in self._onlookers:
                 onlooker.beat(beat)
         except OSError as error:
-            self._fail(error)
+            self.fail(error)
 
     async def wait_ended(self) -> RunState:
         """Wait for the terminal entry and return the state after it.
 
         Raises:
             OSError: what an onlooker prints cannot be written; `BrokenPipeError` when nobody reads it.
+            BrokerAwayError: the broker of a service that runs was away for too long.
         """
         await self.ended.wait()
         if self._failed is not None:
@@ -196,7 +199,8 @@ async def follow_run(
 ) -> AsyncIterator[Following]:
     """Follow a run from its first entry for as long as the block lasts; the run may come to exist meanwhile.
 
-    `digest` is that of the job that was submitted, where it is known.
+    Where the broker is started again it goes on from where it was. `digest` is that of the job that was submitted, if
+    it is known.
     """
     log = await open_log(client.connection, run)
     following = Following(run, onlookers, digest, log.generation)
@@ -204,6 +208,19 @@ async def follow_run(
     beats = await client.connection.subscribe(subjects.beats(run), following.take_beat)
     try:
         async with client.following(client.names.log, [subjects.logs(run)], following.take):
-            yield following
+            patience = asyncio.ensure_future(_until_away_for_long(client, following))
+            try:
+                yield following
+            finally:
+                patience.cancel()
+                await asyncio.gather(patience, return_exceptions=True)
     finally:
         await client.connection.unsubscribe(beats)
+
+
+async def _until_away_for_long(client: Client, following: Following) -> None:
+    if client.patience is not None:
+        try:
+            await client.patience.watch(client.connection)
+        except BrokerAway as error:
+            following.fail(BrokerAwayError(str(error)))

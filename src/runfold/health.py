@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Final, Literal
 import msgspec
 
 from runfold.client import open_client
-from runfold.errors import RunfoldError
+from runfold.errors import BrokerAwayError, RunfoldError
 from runfold.events.base import Document
 from runfold.events.beats import PoolBeat
 from runfold.events.nats.broker import find_nats_server
-from runfold.events.nats.errors import BrokerError
+from runfold.events.nats.errors import BrokerAway, BrokerError
 from runfold.events.nats.streams import check
 from runfold.locate import ONCE_FOLDER
 from runfold.peer import peer_warning
@@ -123,6 +123,8 @@ async def _service(where: Where) -> AsyncIterator[Check]:
             yield await _space(client)
             yield await _damaged(client)
             yield await _pools(client)
+    except (BrokerAwayError, BrokerAway) as error:
+        yield Check(what="service", verdict="problem", found=str(error), advice="make room where its disk is full")
     except (RunfoldError, BrokerError) as error:
         yield Check(what="service", verdict="problem", found=str(error), advice="is it running? see `runfold up`")
 

@@ -18,6 +18,7 @@ from runfold.errors import UnreachableError, UsageError
 from runfold.events.job import RUN_ID
 from runfold.events.subjects import Subjects
 from runfold.once import is_left
+from runfold.servicelock import is_kept_running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +37,8 @@ class Address:
     """A broker to speak to as a client.
 
     `local`: found by a data directory, so on this machine. `once`: it serves one run, and ends with it. `monitor` is
-    where it tells of its health, if that is known.
+    where it tells of its health, if that is known. `data_dir` is where it was found: while somebody keeps it running
+    there, it is waited for when it is away.
     """
 
     url: str
@@ -44,6 +46,7 @@ class Address:
     local: bool
     once: bool = False
     monitor: str = ""
+    data_dir: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +72,11 @@ class Where:
         return self.data_dir / ARCHIVE_FOLDER
 
     def service(self) -> Address | None:
-        """Return the service that was named, or the one of the data directory if it answers; None without one."""
+        """Return the service that was named, or the one of the data directory if there is one; None without one."""
         return self.named or answering(self.data_dir)
 
     def services(self) -> Iterator[Address]:
-        """Yield the service, then every one-shot run's own broker that answers."""
+        """Yield the service, then every one-shot run's own broker."""
         if (service := self.service()) is not None:
             yield service
         if self.named is None:
@@ -159,7 +162,7 @@ def _check_namespace(namespace: str) -> None:
 
 
 def answering(data_dir: Path) -> Address | None:
-    """Return the address of a data directory's service if something listens there."""
+    """Return the address of a data directory's service if something listens there, or is being started there again."""
     from runfold.events.nats.errors import BrokerUnreachable
     from runfold.events.nats.files import read_connection
 
@@ -167,16 +170,17 @@ def answering(data_dir: Path) -> Address | None:
         file = read_connection(data_dir)
     except BrokerUnreachable as error:
         raise UnreachableError(str(error)) from error
-    if file is None or not _listens(file.server):
+    if file is None or not (listens(file.server) or is_kept_running(data_dir)):
         return None
-    return Address(file.url, file.namespace, local=True, monitor=file.monitor)
+    return Address(file.url, file.namespace, local=True, monitor=file.monitor, data_dir=data_dir)
 
 
 def _is_left(folder: Path) -> bool:
     return is_left(folder) and answering(folder) is None
 
 
-def _listens(server: str) -> bool:
+def listens(server: str) -> bool:
+    """Return whether something takes connections at an address; it need not be a broker."""
     parts = urlsplit(server)
     try:
         socket.create_connection((parts.hostname or "", parts.port or 4222), PROBE_TIMEOUT_S).close()

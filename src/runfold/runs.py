@@ -10,7 +10,7 @@ import msgspec
 from runfold.brokerhealth import broker_trouble
 from runfold.client import open_client
 from runfold.controller.status import status as status_of
-from runfold.errors import NotFoundError, UnreachableError, UsageError
+from runfold.errors import BrokerAwayError, NotFoundError, UnreachableError, UsageError
 from runfold.events.base import Document
 from runfold.events.counts import counted
 from runfold.events.fold import fold_all
@@ -73,22 +73,26 @@ async def find_status(where: Where, run: str) -> Status | JobRefused:
 
     Raises:
         NotFoundError: nobody knows it.
-        UnreachableError: the service that was named does not answer, and the archive does not know it.
+        UnreachableError: the service that was named does not answer, and the archive does not know it; or that of the
+            data directory does not, and the archive does not know its end.
     """
     unreachable: UnreachableError | None = None
     try:
         async with clients(where) as each:
             async for client in each:
-                if (found := await _live_status(client, run)) is not None:
+                if (found := await live_status(client, run) or await refusal_of(client, run)) is not None:
                     return found
     except UnreachableError as error:
         unreachable = error
     try:
-        return archived_status(load(run, data_dir=where.data_dir))
+        archived = archived_status(load(run, data_dir=where.data_dir))
     except NotFound:
         if unreachable is not None:
             raise unreachable from None
         raise NotFoundError(await why_unknown(where, run)) from None
+    if isinstance(unreachable, BrokerAwayError) and not archived.terminal:
+        raise unreachable  # the service knows more of it
+    return archived
 
 
 async def known_status(where: Where, run: str) -> Status:
@@ -111,12 +115,16 @@ async def service_trouble(where: Where) -> str | None:
     return None
 
 
-async def _live_status(client: Client, run: str) -> Status | JobRefused | None:
+async def live_status(client: Client, run: str) -> Status | None:
+    """Return a run's status, or what its log says where that was lost; None of a run that the service has not.
+
+    Statuses are not synced: a full disk, or the broker's end, loses some.
+    """
     if (status := await client.status(run)) is not None:
         return status
     if RUN_ID.fullmatch(run) and (history := await live_history(client, run)) is not None and history.links:
-        return archived_status(history)  # statuses are not synced: a full disk, or the broker's end, loses some
-    return await refusal_of(client, run)
+        return archived_status(history)
+    return None
 
 
 def archived_status(history: History) -> Status:

@@ -22,6 +22,7 @@ from runfold.events.nats.settings import LOOPBACK
 from runfold.events.nats.streams import provision
 from runfold.locate import STORAGE_FOLDER, Address
 from runfold.restarts import Backoff, Restarts
+from runfold.servicelock import lock_service
 from runfold.serving import ControllerPlan, SupervisorPlan
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ class Service:
         self._supervisor = self._children.supervisor
         self._broker: Broker | None = early.broker if early is not None else None
         self._stopping = False
+        self._lock: int | None = None
         self._restarts = Restarts(say, gives_up=plan.once)
 
     @property
@@ -105,9 +107,10 @@ class Service:
         """Start everything. On an error nothing is left running.
 
         Raises:
-            ServiceError: a part did not start; the message holds the end of its log.
+            ServiceError: a part did not start; the message holds the end of its log. Or the service runs already.
         """
         try:
+            self._lock = lock_service(self._plan.data_dir)
             # The children load what they need while the broker starts.
             if self._broker is None:
                 self._children.start()
@@ -148,6 +151,7 @@ class Service:
 
         Without `keep_store` nobody will read the store again, and the broker is not given time to close it.
         """
+        self._unlock()  # from here on nobody starts the broker again: it is not worth waiting for
         try:
             await self.stop_children(in_order=keep_store)
         finally:
@@ -159,6 +163,11 @@ class Service:
         """Stop supervisor and controllers, and no longer start again what ends."""
         self._stopping = True
         await self._children.stop(SUPERVISOR_PATIENCE_S, CONTROLLER_PATIENCE_S, in_order=in_order)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _running_broker(self) -> Broker:
         if self._broker is None:

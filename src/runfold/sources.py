@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from runfold.errors import UnreachableError
+from runfold.errors import BrokerAwayError, UnreachableError
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
 from runfold.events.job import RUN_ID
+from runfold.events.log import LogUnavailable
 from runfold.events.snapshot import decode_snapshot, fold_version
+from runfold.folding import state_of
 from runfold.replay.archive import archive_path
 from runfold.replay.errors import NotFound, ReplayError
 from runfold.replay.history import KnownHead, KnownSnapshot
@@ -37,7 +39,8 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
     Raises:
         NotFound: nothing of that name, on the service or in the archive.
         CannotRead: it is there, and cannot be read.
-        UnreachableError: the service that was named does not answer, and the archive knows no such run.
+        UnreachableError: the service that was named does not answer, and the archive knows no such run; or that of the
+            data directory does not, and the archive does not know the run's end.
     """
     unreachable: UnreachableError | None = None
     heads: tuple[KnownHead, ...] = ()
@@ -59,7 +62,7 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
     try:
         if not target:
             raise NotFound("there is no run '': name its id, an archive or a file")
-        return load(target, data_dir=where.data_dir, deep=deep).with_heads(*heads)
+        history = load(target, data_dir=where.data_dir, deep=deep).with_heads(*heads)
     except NotFound:
         if unreachable is not None:
             raise unreachable from None
@@ -68,6 +71,9 @@ async def open_history(where: Where, target: str, *, deep: bool = False) -> Hist
         from runfold.unknown import why_unknown
 
         raise NotFound(await why_unknown(where, target)) from None
+    if isinstance(unreachable, BrokerAwayError) and not (history.links and state_of(history).terminal):
+        raise unreachable  # the service has more of it
+    return history
 
 
 async def glance(where: Where, target: str, entries_min: int) -> Story | Status | None:
@@ -84,6 +90,10 @@ async def glance(where: Where, target: str, entries_min: int) -> Story | Status 
         try:
             async with open_client(address) as client:
                 status = await client.status(target)
+        except BrokerAwayError:
+            if (kept := read_summary(store, entries_min)) is not None:
+                return kept  # of a run that is over
+            raise
         except UnreachableError:
             continue
         if status is not None:
@@ -98,11 +108,18 @@ async def live_history(client: Client, run: str) -> History | None:
     """Return the history in a run's live log; None when the service has nothing of it, or has given it back.
 
     Of a run that was given back the last entry stays: its archive has the rest, and is what is read.
+
+    Raises:
+        UnreachableError: the broker stopped answering.
+        BrokerError: it does not answer.
     """
     from runfold.events.nats.collected import find_collected
     from runfold.events.nats.generations import open_log
 
-    history = await read_log(await open_log(client.connection, run), run)
+    try:
+        history = await read_log(await open_log(client.connection, run), run)
+    except LogUnavailable as error:
+        raise UnreachableError(str(error)) from error
     if history.damages and not history.links and await find_collected(client.connection, run) is not None:
         return None
     return history if history.links or history.damages else None

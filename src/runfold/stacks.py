@@ -15,8 +15,8 @@ from runfold.events.tasks import STACKS
 from runfold.events.transitions import RequestAccepted, TaskClosed, TaskOrdered
 from runfold.follow import follow_run
 from runfold.ids import new_request_id
-from runfold.runs import check_rank, clients, known_status
-from runfold.unknown import stopped_text
+from runfold.runs import check_rank, clients, known_status, live_status
+from runfold.unknown import not_running_text
 
 if TYPE_CHECKING:
     from runfold.client import Client
@@ -73,13 +73,13 @@ async def look_at_ranks(where: Where, run: str, by: str, rank: int | None = None
     """
     async with clients(where) as each:
         async for client in each:
-            status = await client.status(run)
+            status = await live_status(client, run)
             if status is not None and not status.terminal:
                 check_rank(run, rank, status.world_size)
                 return await _look(client, run, by)
     status = await known_status(where, run)  # NotFoundError for a run that nobody knows
     if not status.terminal:
-        raise UnreachableError(f"{run} had not ended.\n{stopped_text(where)}.")
+        raise UnreachableError(f"{run} had not ended.\n{not_running_text(where)}.")
     raise NotAcceptedError(f"{run} is over: no rank is at work")
 
 

@@ -65,6 +65,11 @@ def stopped_text(where: Where) -> str:
     return f"The service of {where.data_dir} is not running; start it again with `runfold up --data {where.data_dir}`"
 
 
+def not_running_text(where: Where) -> str:
+    """Return why nobody goes on with a run that has not ended by its archive."""
+    return stopped_text(where) if where.stopped else "Nobody goes on with it now"
+
+
 def _looked(where: Where) -> str:
     if where.named is not None or where.data_dir.is_dir():
         if where.stopped:

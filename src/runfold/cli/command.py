@@ -21,6 +21,7 @@ from runfold.errors import (
     UsageError,
     exit_code_of,
 )
+from runfold.events.log import LogUnavailable
 from runfold.events.nats.errors import BrokerError
 from runfold.replay.errors import BadMoment, NotFound, ReplayError
 from runfold.unheard import print_lasting, silence
@@ -114,7 +115,7 @@ def _called(name: str, module: str, words: list[str]) -> int:
     except RunfoldError as error:
         say_error(str(error))
         return exit_code_of(error)
-    except BrokerError as error:
+    except (BrokerError, LogUnavailable) as error:
         say_error(str(error))
         return EXIT_UNREACHABLE
     except UnicodeEncodeError as error:

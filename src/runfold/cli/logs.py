@@ -24,7 +24,7 @@ from runfold.replay.escape import safe
 from runfold.replay.store import open_store
 from runfold.replay.unarchive import read_last
 from runfold.replay.unarchive import read_output as read_archived
-from runfold.runs import check_rank, clients, known_status
+from runfold.runs import check_rank, clients, known_status, live_status
 from runfold.unknown import stopped_text
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> in
     """Print what is kept, and return how many ranks the run has."""
     async with clients(where) as each:
         async for client in each:
-            if (status := await client.status(run)) is None:
+            if (status := await live_status(client, run)) is None:
                 continue
             if follow:
                 await _follow(client, run, printer)
@@ -148,7 +148,7 @@ def _archive(where: Where, run: str) -> Store:
 
 async def _until_ended(client: Client, run: str, printer: Printer) -> None:
     while printer.unheard is None:
-        status = await client.status(run)
+        status = await live_status(client, run)
         if status is None or status.terminal:
             return
         await asyncio.sleep(END_POLL_S)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-import psutil
 import typer
 
 from runfold.awaited import supervisor_awaited
@@ -25,8 +24,9 @@ from runfold.locate import find
 from runfold.progress import progress
 from runfold.room import shortage_told
 from runfold.run import wait_refused
+from runfold.runs import live_status
 from runfold.sources import open_history
-from runfold.unknown import stopped_text
+from runfold.unknown import not_running_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
     from runfold.follow import Following, Onlooker
     from runfold.locate import Where
     from runfold.replay.history import History
-
-SERVICE_AWAITED_S: Final = 10.0
-"""How long a service that went away is waited for, of a run that has not ended."""
-
-SERVICE_POLL_S: Final = 0.2
 
 
 def command(
@@ -74,32 +69,18 @@ async def watch_run(
 
     `submitted` is the receipt of a run that may not exist yet.
     """
-    await _being_restarted(where)
     for address in where.services():
         async with open_client(address) as client:
-            if submitted is None and await client.status(run) is None:
+            if submitted is None and await live_status(client, run) is None:
                 continue
             state = await _follow(client, run, stream, as_json, submitted)
             return _end(where, state, stream, as_json)
     if submitted is not None:
         raise NotFoundError(f"the service went away before {run} could be followed")
     state = _tell(await open_history(where, run), stream, as_json)
-    if not state.terminal and where.stopped:
-        raise UnreachableError(f"{run} had not ended; this is as far as the archive goes.\n{stopped_text(where)}.")
+    if not state.terminal:
+        raise UnreachableError(f"{run} had not ended; this is as far as the archive goes.\n{not_running_text(where)}.")
     return _end(where, state, stream, as_json)
-
-
-async def _being_restarted(where: Where) -> None:
-    """Wait for a broker that is away while `runfold up` goes on: it is started again."""
-    from runfold.events.nats.files import read_connection
-
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + SERVICE_AWAITED_S
-    while where.stopped and loop.time() < deadline:
-        file = read_connection(where.data_dir)
-        if file is None or not psutil.pid_exists(file.pids.get("up", 0)):
-            return
-        await asyncio.sleep(SERVICE_POLL_S)
 
 
 async def _follow(client: Client, run: str, stream: TextIO, as_json: bool, submitted: Receipt | None) -> RunState:
