@@ -7,7 +7,7 @@ by being exactly the bytes that this program writes.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final, Literal
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from runfold.events.base import Document
 from runfold.events.counts import counted
 from runfold.events.entry import Head
-from runfold.replay.history import Damage, History, KnownHead, Raw, Where, cut_lines, link_up
+from runfold.replay.history import Damage, History, KnownHead, Link, Raw, Where, cut_lines, link_up
 
 
 class LastLine(Document, frozen=True, kw_only=True, tag_field="kind", tag="head"):
@@ -34,13 +34,17 @@ _DECODER: Final = msgspec.json.Decoder(LastLine)
 
 def export_lines(history: History) -> Iterator[bytes]:
     """Yield the lines of an export, each with its newline: every entry's exact bytes, then the head."""
+    return exported(history.run, history.head, history.links)
+
+
+def exported(run: str, head: Head, links: Iterable[Link]) -> Iterator[bytes]:
+    """Yield the lines of an export of these entries, the newest of which is `head`."""
     whole = hashlib.sha256()
-    for link in history.links:
+    for link in links:
         line = link.data + b"\n"
         whole.update(line)
         yield line
-    last = LastLine(run=history.run, head=history.head, entries=len(history.links), sha256=whole.hexdigest())
-    yield _ENCODER.encode(last) + b"\n"
+    yield _ENCODER.encode(LastLine(run=run, head=head, entries=head.n + 1, sha256=whole.hexdigest())) + b"\n"
 
 
 def read_export(data: bytes, name: str) -> History:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from runfold.events.base import Document
+from runfold.events.entry import Entry
 from runfold.events.transitions import AttemptStarted, FailureDecided, FirstCauseRevised, StateChanged
 from runfold.replay.at import When, moment_of
 from runfold.replay.errors import BadMoment
@@ -63,19 +64,26 @@ def goodput(history: History, since: When | str | None = None, until: When | str
         raise BadMoment(f"the part ends at {until_t:g} s (--until), before it begins at {since_t:g} s (--since)")
     since_t = min(since_t, last_t)
     until_t = max(since_t, min(until_t, last_t))
-    stretches = tuple(clipped(stretches_of(history), micros(since_t), micros(until_t)))
+    return goodput_between(history.run, stretches_of(history), history.telling, since_t, until_t)
+
+
+def goodput_between(
+    run: str, stretches: Iterable[Stretch], telling: Sequence[Entry], since_t: float, until_t: float
+) -> Goodput:
+    """Return the goodput between two moments of a run's clock; `telling`: the entries that hold more than reports."""
+    stretches = tuple(clipped(stretches, micros(since_t), micros(until_t)))
     clock = micros(until_t) - micros(since_t)
     totals = _totals(stretches)
     return Goodput(
-        run=history.run,
+        run=run,
         since_t=since_t,
         until_t=until_t,
         clock_s=clock / _PER_S,
         productive_s=totals["productive"] / _PER_S,
         goodput=totals["productive"] / clock if clock else None,
         uses_s=_seconds(totals),
-        attempts=tuple(_attempts(stretches, _ends(history))),
-        ended=_ended(history),
+        attempts=tuple(_attempts(stretches, _ends(telling))),
+        ended=_ended(telling),
     )
 
 
@@ -107,11 +115,11 @@ def _attempts(stretches: Iterable[Stretch], ends: dict[int, str]) -> Iterable[At
         )
 
 
-def _ends(history: History) -> dict[int, str]:
+def _ends(telling: Iterable[Entry]) -> dict[int, str]:
     """Return how each attempt ended, in words."""
     ends: dict[int, str] = {}
     attempt = 0
-    for entry in history.telling:
+    for entry in telling:
         for item in entry.transitions:
             match item:
                 case AttemptStarted():
@@ -125,9 +133,7 @@ def _ends(history: History) -> dict[int, str]:
     return ends
 
 
-def _ended(history: History) -> bool:
+def _ended(telling: Iterable[Entry]) -> bool:
     return any(
-        isinstance(item, StateChanged) and end_name(item.to_state)
-        for entry in history.telling
-        for item in entry.transitions
+        isinstance(item, StateChanged) and end_name(item.to_state) for entry in telling for item in entry.transitions
     )

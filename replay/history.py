@@ -114,8 +114,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def telling(self) -> tuple[Entry, ...]:
         """The entries that hold more than reports: few, in a long run."""
-        alone = _REPORTS.issuperset
-        return tuple([entry for entry in self.entries if entry.transitions or not alone(map(type, entry.inputs))])
+        return tuple([entry for entry in self.entries if tells(entry)])
 
     @property
     def head(self) -> Head:
@@ -141,6 +140,11 @@ class History(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def with_snapshots(self, *snapshots: KnownSnapshot) -> History:
         """Return this history knowing states of it that were kept elsewhere."""
         return msgspec.structs.replace(self, snapshots=(*self.snapshots, *snapshots))
+
+
+def tells(entry: Entry) -> bool:
+    """Whether an entry holds more than reports."""
+    return bool(entry.transitions) or not _REPORTS.issuperset(map(type, entry.inputs))
 
 
 def end_name(state: StateName) -> EndName | None:

@@ -67,13 +67,10 @@ class Incident(Document, frozen=True, kw_only=True):
 
 def incidents(history: History) -> tuple[Incident, ...]:
     """Return what a run went through, in order; at most `INCIDENTS_MAX_COUNT`, the first of them."""
-    seen = _Seen()
-    found: list[Incident] = []
+    seen = Seen()
     for entry in history.entries:
-        found.extend(seen.take(entry))
-    found.extend(seen.late())
-    found.sort(key=lambda incident: incident.n)
-    return tuple(found[:INCIDENTS_MAX_COUNT])
+        seen.take(entry)
+    return seen.finish()
 
 
 class _Late:
@@ -86,8 +83,11 @@ class _Late:
         self.delay_s = 0.0
 
 
-class _Seen:
+class Seen:
+    """The walk through the entries."""
+
     def __init__(self) -> None:
+        self.found: list[Incident] = []
         self.clocks = Clocks()
         self.waits_since: float | None = None
         self.heard: list[_Late] = []
@@ -95,9 +95,15 @@ class _Seen:
         self.late_s = HEARD_LATE_S
         self.not_uploaded: set[tuple[int, int]] = set()
 
-    def take(self, entry: Entry) -> list[Incident]:
-        """Return what an entry tells."""
-        found: list[Incident] = []
+    def finish(self) -> tuple[Incident, ...]:
+        """Return what the entries told."""
+        found = [*self.found, *self._late()]
+        found.sort(key=lambda incident: incident.n)
+        return tuple(found[:INCIDENTS_MAX_COUNT])
+
+    def take(self, entry: Entry) -> None:
+        """Take an entry."""
+        found = self.found
         source = ""
         for item in entry.inputs:
             if type(item) is Reported:
@@ -118,7 +124,6 @@ class _Seen:
                 self.late_s = HEARD_LATE_S + transition.job.timeouts.report_flush_s
             elif _telling(transition):
                 found.append(_of_transition(entry, transition))
-        return found
 
     def _not_uploaded(self, entry: Entry, item: Reported, why: str) -> Iterator[Incident]:
         """Yield the first upload of a rank in an attempt that failed."""
@@ -127,7 +132,7 @@ class _Seen:
             what = f"rank {item.rank} could not upload the checkpoint of its report {item.index}"
             yield Incident(n=entry.n, t=entry.t, kind="upload_failed", what=what, reason=why, ranks=(item.rank,))
 
-    def late(self) -> Iterator[Incident]:
+    def _late(self) -> Iterator[Incident]:
         """Yield the stretches in which a source was heard late."""
         for late in self.heard:
             entries = counted(late.count, "entry")

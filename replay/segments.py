@@ -26,11 +26,12 @@ from runfold.replay.store import Store
 
 
 class Grown(Value, frozen=True, kw_only=True):
-    """How far an archive goes: its head (None: it holds nothing), and where that entry stood in the stream."""
+    """How far an archive goes: its head (None: it holds nothing), where that stood in the stream, its segments."""
 
     head: Head | None = None
     sequence: int = 0
     manifest: str = NO_MANIFEST
+    segments: int = 0
 
     @property
     def next_n(self) -> int:
@@ -61,7 +62,7 @@ def grown_so_far(store: Store, run: str) -> Grown:
         ) from None
     if newest.run != run:
         raise ArchiveRefused(f"{run} is not archived: at {store.url} stands an archive of run {newest.run!r}")
-    return Grown(head=newest.head, sequence=newest.sequence, manifest=digest(data))
+    return Grown(head=newest.head, sequence=newest.sequence, manifest=digest(data), segments=len(names))
 
 
 def grow(store: Store, run: str, before: Grown, lines: Sequence[Line]) -> Grown:
@@ -84,4 +85,4 @@ def grow(store: Store, run: str, before: Grown, lines: Sequence[Line]) -> Grown:
     # The segment first: a manifest that stands has its segment.
     store.write(manifest.segment, packed)
     store.write(manifest_file(first), data)
-    return Grown(head=last.head, sequence=last.sequence, manifest=digest(data))
+    return Grown(head=last.head, sequence=last.sequence, manifest=digest(data), segments=before.segments + 1)

@@ -69,7 +69,7 @@ from runfold.replay.uses import SPENT_ON, Stretch, Use, Window, carved, micros, 
 
 def stretches_of(history: History) -> tuple[Stretch, ...]:
     """Return the run's clock from 0 to its last entry as stretches, in order and without a hole."""
-    cut = _Cut()
+    cut = Cut()
     for entry in history.entries:
         cut.take(entry)
     return tuple(cut.finish())
@@ -144,7 +144,7 @@ def after_failure(failure: Failure | None) -> Use:
     return "preemption" if failure is not None and failure.kind == "preempted" else "recovery"
 
 
-class _Cut:
+class Cut:
     """The walk through the entries. `since` is where the open stretch begins, `use` what it goes into."""
 
     def __init__(self) -> None:

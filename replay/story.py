@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from runfold.controller.budgets import SETTINGS
 from runfold.events.base import Document
 from runfold.events.config import FailureConfig
+from runfold.events.entry import Entry, Head
 from runfold.events.facts import Reported
 from runfold.events.failures import Budget, Failure
 from runfold.events.transitions import (
@@ -20,10 +22,12 @@ from runfold.events.transitions import (
     StateChanged,
     StateName,
 )
-from runfold.replay.goodput import Goodput, goodput
-from runfold.replay.history import History, end_name
-from runfold.replay.incidents import Incident, incidents
+from runfold.replay.errors import CannotRead
+from runfold.replay.goodput import Goodput, goodput_between
+from runfold.replay.history import History, end_name, tells
+from runfold.replay.incidents import Incident, Seen
 from runfold.replay.rows import RowError, row_error
+from runfold.replay.spans import Cut
 
 
 class BudgetLeft(Document, frozen=True, kw_only=True):
@@ -101,39 +105,69 @@ class _Told:
         self.warnings: tuple[str, ...] = ()
 
 
+class Teller:
+    """A story told entry by entry, none of which is kept but those that hold more than reports."""
+
+    def __init__(self) -> None:
+        self.first: Entry | None = None
+        self.last: Entry | None = None
+        self.telling: list[Entry] = []
+        self._inputs = 0
+        self._cut = Cut()
+        self._seen = Seen()
+
+    def take(self, entry: Entry) -> None:
+        """Take the next entry."""
+        self.first, self.last = self.first or entry, entry
+        self._inputs += len(entry.inputs)
+        if tells(entry):
+            self.telling.append(entry)
+        self._cut.take(entry)
+        self._seen.take(entry)
+
+    def story(self, head: Head, *, skipped: int = 0, trouble: str = "") -> Story:
+        """Return the story up to the newest entry, which was taken last; nothing is taken after that."""
+        first, last = self.first, self.last
+        if first is None or last is None:
+            raise CannotRead("no entry of a run could be read")
+        told = _told(self.telling)
+        told.reports += self._inputs
+        return Story(
+            run=first.run,
+            name=told.name,
+            entrypoint=told.entrypoint,
+            state=told.state,
+            ended=end_name(told.state) is not None,
+            reason=told.reason,
+            duration_s=last.t,
+            accepted_at=first.at,
+            attempts=told.attempts,
+            num_workers=told.num_workers,
+            reports=told.reports,
+            checkpoints=told.checkpoints,
+            checkpoint=told.checkpoint,
+            goodput=goodput_between(first.run, self._cut.finish(), self.telling, 0.0, max(0.0, last.t)),
+            setbacks=tuple(told.setbacks),
+            incidents=self._seen.finish(),
+            budgets=_budgets(told),
+            warnings=told.warnings,
+            entries=head.n + 1,
+            skipped=skipped,
+            trouble=trouble,
+        )
+
+
 def story(history: History) -> Story:
     """Return the story of a history; raise `CannotRead` when it holds no entry."""
-    head = history.head
-    told = _told(history)
-    return Story(
-        run=history.run,
-        name=told.name,
-        entrypoint=told.entrypoint,
-        state=told.state,
-        ended=end_name(told.state) is not None,
-        reason=told.reason,
-        duration_s=history.links[head.n].entry.t,
-        accepted_at=history.links[0].entry.at,
-        attempts=told.attempts,
-        num_workers=told.num_workers,
-        reports=told.reports,
-        checkpoints=told.checkpoints,
-        checkpoint=told.checkpoint,
-        goodput=goodput(history),
-        setbacks=tuple(told.setbacks),
-        incidents=incidents(history),
-        budgets=_budgets(told),
-        warnings=told.warnings,
-        entries=len(history.links),
-        skipped=len(history.strays),
-        trouble=history.trouble,
-    )
+    head, teller = history.head, Teller()
+    for entry in history.entries:
+        teller.take(entry)
+    return teller.story(head, skipped=len(history.strays), trouble=history.trouble)
 
 
-def _told(history: History) -> _Told:
+def _told(telling: Iterable[Entry]) -> _Told:
     told = _Told()
-    told.reports = sum([len(entry.inputs) for entry in history.entries])
-    for entry in history.telling:
+    for entry in telling:
         told.reports -= sum([type(item) is not Reported for item in entry.inputs])
         for transition in entry.transitions:
             match transition:

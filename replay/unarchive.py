@@ -5,13 +5,15 @@ Byte ranges within a segment are of its unpacked lines.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
 
+from runfold.events.entry import GENESIS, NotAnEntry, decode_entry, hash_entry
 from runfold.events.limits import ARCHIVE_SEGMENT_MAX_BYTES, ENTRY_MAX_BYTES, OUTPUT_TAIL_MAX_BYTES
-from runfold.replay.errors import CannotRead, NotFound
-from runfold.replay.history import Damage, Flaw, History, KnownHead, Raw, Where, cut_lines, link_up
+from runfold.replay.errors import ArchiveRefused, CannotRead, NotFound
+from runfold.replay.history import Damage, Flaw, History, KnownHead, Link, Raw, Where, cut_lines, link_up
 from runfold.replay.manifest import (
     BLOBS,
     LAST,
@@ -58,6 +60,34 @@ def read_archive(store: Store, *, deep: bool = False) -> Archived:
         return _Reader(store).read(deep=deep)
     except OSError as error:
         raise CannotRead(f"{store.url}: {error}. Nothing was changed; try again when the storage answers") from error
+
+
+def read_through(store: Store, run: str) -> Iterator[Link]:
+    """Yield the entries of an archive one after the other; no more than a segment of them is held.
+
+    Raises `ArchiveRefused` at the first that is not as it was written, and `OSError` when the storage refuses.
+    """
+    n, prev = 0, GENESIS
+    reader = _Reader(store)
+    for raws in reader.segments([]):
+        if reader.damages:
+            raise _refused(store, run, reader.damages[0].what)
+        for raw in raws:
+            try:
+                entry = decode_entry(raw.data)
+            except NotAnEntry as error:
+                raise _refused(store, run, f"entry {n} cannot be read: {error}") from None
+            if (entry.run, entry.n, entry.prev) != (run, n, prev):
+                raise _refused(store, run, f"entry {n} does not follow from the one before it")
+            n, prev = n + 1, hash_entry(raw.data)
+            yield Link(entry=entry, data=raw.data, hash=prev, where=raw.where)
+
+
+def _refused(store: Store, run: str, what: str) -> ArchiveRefused:
+    return ArchiveRefused(
+        f"{run} was not archived: the archive at {store.url} is damaged ({what}). "
+        f"It was left as it is; move it away and archive again"
+    )
 
 
 def read_last(store: Store) -> LastManifest | None:
@@ -119,7 +149,10 @@ class _Reader:
         self.damages: list[Damage] = []
 
     def read(self, *, deep: bool) -> Archived:
-        raws, segments = self._segments()
+        raws: list[Raw] = []
+        segments: list[tuple[SegmentManifest, str]] = []
+        for lines in self.segments(segments):
+            raws.extend(lines)
         last = self._last(segments)
         if not segments and last is None and not self.damages:
             raise NotFound(f"no archive of a run stands at {self.store.url}")
@@ -143,9 +176,8 @@ class _Reader:
     def _found(self, flaw: Flaw, file: str, what: str, n: int | None = None) -> None:
         self.damages.append(Damage(flaw=flaw, what=what, n=n, where=Where(file=file)))
 
-    def _segments(self) -> tuple[list[Raw], list[tuple[SegmentManifest, str]]]:
-        raws: list[Raw] = []
-        found: list[tuple[SegmentManifest, str]] = []
+    def segments(self, found: list[tuple[SegmentManifest, str]]) -> Iterator[list[Raw]]:
+        """Yield the lines of each segment; `found` is given its manifest, with its digest."""
         before = NO_MANIFEST
         for name in (f"{SEGMENTS}/{name}" for name in self.store.names(SEGMENTS) if name.endswith(".json")):
             data = self.store.read(name)
@@ -153,8 +185,7 @@ class _Reader:
             before = digest(data)
             if manifest is not None:
                 found.append((manifest, before))
-            raws.extend(self._lines(f"{name}l.zst", manifest))
-        return raws, found
+            yield self._lines(f"{name}l.zst", manifest)
 
     def _manifest(self, name: str, data: bytes, before: str) -> SegmentManifest | None:
         try:

@@ -11,15 +11,19 @@ from runfold.events.entry import Head
 from runfold.events.job import RUN_ID
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.errors import BlobDamaged, BlobMissing
-from runfold.events.nats.generations import open_log
 from runfold.events.nats.output import read_output
+from runfold.growing import Growing
 from runfold.keepsake import keep_archived
-from runfold.replay.archive import archive_path, named_blobs, write_archive
-from runfold.replay.source import load, read_log
-from runfold.replay.unarchive import RankOutput, archived_beside
+from runfold.replay.archive import archive_path, write_archive
+from runfold.replay.closing import close, course_in, named_blobs
+from runfold.replay.errors import CannotRead
+from runfold.replay.source import load
+from runfold.replay.store import open_store
+from runfold.replay.unarchive import RankOutput, archived_beside, read_last
 from runfold.sources import live_history
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from runfold.client import Client
@@ -41,15 +45,22 @@ class Archived(Document, frozen=True, kw_only=True):
 async def archive_run(client: Client, run: str, data_dir: Path) -> LastManifest | None:
     """Archive a run under `data_dir`: its log, the blobs it names, its last output. None while it goes on.
 
-    Raises:
+    No more of the log is held than a segment. Raises:
         BrokerError: the broker did not answer.
-        ReplayError: the log is damaged, or another one is archived there; nothing was written.
+        ReplayError: the log is damaged, or another one is archived there; no more was written than goes before.
         OSError: the disk refuses.
     """
-    history = await read_log(await open_log(client.connection, run), run)
-    last = await _archive_live(client, history, archive_path(data_dir, run))
+    store = open_store(archive_path(data_dir, run))
+    grown = await Growing(client, store, run).go_on()
+    if grown.head is None:
+        raise CannotRead(f"{run} was not archived: its log holds no entry")
+    last = await asyncio.to_thread(read_last, store)
+    if last is None or last.head != grown.head:
+        course = await asyncio.to_thread(course_in, store, run)
+        blobs, outputs = await _beside(client, run, course.named_blobs)
+        last = await asyncio.to_thread(close, store, course, grown, blobs, outputs)
     if last is not None:
-        await asyncio.to_thread(keep_archived, history, data_dir)
+        await asyncio.to_thread(keep_archived, store, last, data_dir)
     return last
 
 
@@ -76,16 +87,21 @@ def _archived(history: History, url: str, last: LastManifest | None) -> Archived
 
 
 async def _archive_live(client: Client, history: History, target: str) -> LastManifest | None:
+    blobs, outputs = await _beside(client, history.run, named_blobs(history))
+    return await asyncio.to_thread(write_archive, history, target, blobs=blobs, outputs=outputs)
+
+
+async def _beside(client: Client, run: str, names: Iterable[str]) -> tuple[dict[str, bytes], list[RankOutput]]:
+    """Return the blobs of these names as far as they can be had, and the output of each rank."""
     blobs: dict[str, bytes] = {}
-    for name in named_blobs(history):
+    for name in names:
         try:
             blobs[name] = await Blobs(client.connection).get(f"sha256:{name}")
         except (BlobMissing, BlobDamaged):
             continue  # the manifest says that it could not be had
     batches: dict[tuple[int, int], list[bytes]] = {}
-    async for batch in read_output(client.connection, history.run):
+    async for batch in read_output(client.connection, run):
         batches.setdefault((batch.attempt, batch.rank), []).append(batch.data)
-    outputs = [
+    return blobs, [
         RankOutput(attempt=attempt, rank=rank, batches=tuple(found)) for (attempt, rank), found in batches.items()
     ]
-    return await asyncio.to_thread(write_archive, history, target, blobs=blobs, outputs=outputs)

@@ -6,22 +6,20 @@ It only ever reads the log. An archive that cannot be reached delays nothing, an
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from runfold.agenda import Agenda
 from runfold.archiver import archive_run
-from runfold.events.entry import GENESIS, Head, NotAnEntry, decode_entry, hash_entry
-from runfold.events.limits import ARCHIVE_EVERY_LOCAL_S, ARCHIVE_EVERY_REMOTE_S, ARCHIVE_SEGMENT_MAX_BYTES
+from runfold.events.limits import ARCHIVE_EVERY_LOCAL_S, ARCHIVE_EVERY_REMOTE_S
 from runfold.events.log import LogUnavailable
 from runfold.events.nats.errors import BrokerClosed, BrokerError
-from runfold.events.nats.generations import open_log
 from runfold.events.status import Status
+from runfold.growing import Growing
 from runfold.replay.archive import archive_path
-from runfold.replay.errors import ArchiveRefused, ReplayError
-from runfold.replay.segments import Grown, Line, grow, grown_so_far
+from runfold.replay.errors import ReplayError
 from runfold.replay.store import is_url, open_store
 from runfold.replay.unarchive import read_last
 
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
 
     from runfold.client import Client
     from runfold.events.nats.consume import Delivered
-    from runfold.events.nats.log import JetStreamLog
 
 WRITERS_COUNT: Final = 2
 """How many runs are archived at the same time."""
@@ -48,17 +45,7 @@ class _Run:
     ended: bool = False
     retry_s: float = RETRY_MIN_S
     refused: str = ""
-    grown: Grown | None = None
-    log: JetStreamLog | None = None
-
-
-@dataclass(slots=True)
-class _Found:
-    """New entries of a log, chained to those archived; `broken`: what stands there does not follow them."""
-
-    lines: list[Line] = field(default_factory=list)
-    size_bytes: int = 0
-    broken: bool = False
+    growing: Growing | None = None
 
 
 class Archiver:
@@ -127,11 +114,11 @@ class Archiver:
         except ReplayError as error:
             if str(error) != run.refused:
                 self._say(f"{name} is not archived: {error}")
-            run.refused, run.grown, run.log = str(error), None, None
+            run.refused, run.growing = str(error), None
         except (BrokerError, LogUnavailable, OSError) as error:
             if run.retry_s == RETRY_MIN_S:
                 self._say(f"{name} is archived later: {error}")
-            run.grown, run.log = None, None
+            run.growing = None
             run.retry_s = min(2 * run.retry_s, RETRY_MAX_S)
             self._agenda.want(name, run.retry_s)
 
@@ -144,53 +131,6 @@ class Archiver:
 
     async def _go_on(self, name: str, run: _Run) -> None:
         """Write what is new, in segments."""
-        store = open_store(archive_path(self._data_dir, name))
-        grown = run.grown
-        if grown is None:
-            grown = await asyncio.to_thread(grown_so_far, store, name)
-        log = run.log = run.log or await open_log(self._client.connection, name)
-        while True:
-            found = await _read_on(log, name, grown)
-            if found.broken or (not found.lines and grown.next_n <= run.head_n):
-                # Another generation may have become the log, or its places may have changed: look from the beginning.
-                log = run.log = await open_log(self._client.connection, name)
-                found = await _read_on(log, name, msgspec.structs.replace(grown, sequence=0))
-            if found.broken:
-                raise ArchiveRefused(
-                    f"its log does not go on where the archive at {store.url} ends (entry {grown.next_n - 1}): "
-                    f"the log is damaged, or it is another run's"
-                )
-            if not found.lines:
-                run.grown = grown
-                return
-            grown = await asyncio.to_thread(grow, store, name, grown, found.lines)
-
-
-async def _read_on(log: JetStreamLog, run: str, grown: Grown) -> _Found:
-    """Return the entries behind those archived, up to a segment of them."""
-    found, head = _Found(), grown.head
-    n, prev = grown.next_n, GENESIS if head is None else head.hash
-    met = head is None or grown.sequence > 0
-    async for stored in log.read(grown.sequence):
-        try:
-            entry = decode_entry(stored.data)
-        except NotAnEntry:
-            continue
-        if entry.run != run:
-            continue
-        digest = hash_entry(stored.data)
-        met = met or (head is not None and (entry.n, digest) == (head.n, head.hash))
-        if (entry.n, entry.prev) != (n, prev):
-            found.broken = found.broken or entry.n >= n
-            continue
-        if not entry.inputs and not entry.transitions:
-            break  # the mark by which a log is closed before it is restored: not of its history
-        found.broken = False
-        found.lines.append(Line(data=stored.data, head=Head(n=n, hash=digest), sequence=stored.sequence))
-        found.size_bytes += len(stored.data) + 1
-        if found.size_bytes >= ARCHIVE_SEGMENT_MAX_BYTES:
-            break
-        n, prev = n + 1, digest
-    if found.lines or not met:
-        found.broken = not found.lines
-    return found
+        if run.growing is None:
+            run.growing = Growing(self._client, open_store(archive_path(self._data_dir, name)), name)
+        await run.growing.go_on(run.head_n)

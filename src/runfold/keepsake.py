@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Final
 
 import zstandard
 
-from runfold.events.fold import fold_all
+from runfold.events.fold import fold, fold_all
+from runfold.events.transitions import RunAccepted
 from runfold.locate import STORAGE_FOLDER
-from runfold.replay.archive import archive_path
 from runfold.replay.errors import ReplayError
-from runfold.replay.export import export_lines, read_export
-from runfold.replay.store import open_store
-from runfold.replay.unarchive import read_blob
+from runfold.replay.export import export_lines, exported, read_export
+from runfold.replay.unarchive import read_blob, read_through
 from runfold.workers.capture import Capture
 from runfold.workers.errors import StorageError
 from runfold.workers.layout import INNER, StorageSpec
@@ -30,11 +29,13 @@ from runfold.workers.payload import pickle_any
 from runfold.workers.storage import Storage, open_storage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from runfold.events.job import Job
     from runfold.events.state import RunState
-    from runfold.replay.history import History
+    from runfold.replay.history import History, Link
+    from runfold.replay.manifest import LastManifest
+    from runfold.replay.store import Store
 
 PREFIX: Final = "run-"
 SUFFIX: Final = ".jsonl.zst"
@@ -74,27 +75,63 @@ def keep(history: History, state: RunState, storage: Storage | None, blobs: Mapp
 
     Raises `OSError` (or what its client library raises) when it cannot be written.
     """
-    name = f"{PREFIX}{state.run}{SUFFIX}"
-    if storage is None or not state.terminal or not storage.files.exists(storage.root):
+    if storage is None or not state.terminal or not _is_to_be_kept(storage, state.run):
         return
-    if storage.files.exists(storage.inner("", name)):
-        return  # the same bytes: a log that has ended does not change
     lines = zstandard.ZstdCompressor().compress(b"".join(export_lines(history)))
+    _put(storage, state, lines, blobs)
+
+
+def _is_to_be_kept(storage: Storage, run: str) -> bool:
+    """Whether checkpoints are there, and the log is not: one that has ended does not change."""
+    return storage.files.exists(storage.root) and not storage.files.exists(storage.inner("", _name(run)))
+
+
+def _name(run: str) -> str:
+    return f"{PREFIX}{run}{SUFFIX}"
+
+
+def _put(storage: Storage, state: RunState, lines: bytes, blobs: Mapping[str, bytes]) -> None:
     if (returned := _bare(state.return_blob)) and returned in blobs:
         storage.files.write(storage.inner("", f"{BLOB_PREFIX}{returned}"), blobs[returned])
-    storage.files.write(storage.inner("", name), lines)
+    storage.files.write(storage.inner("", _name(state.run)), lines)
 
 
-def keep_archived(history: History, data_dir: Path) -> None:
-    """Put the log of a run that was archived under `data_dir` into its storage too; what goes wrong is only logged."""
-    state = fold_all(history.entries)
-    blobs: dict[str, bytes] = {}
+def keep_archived(store: Store, last: LastManifest, data_dir: Path) -> None:
+    """Put the log of a run that was archived into its storage too; what goes wrong is only logged."""
     with Capture() as keeping:
-        if bare := _bare(state.return_blob):
-            blobs[bare] = read_blob(open_store(archive_path(data_dir, state.run)), bare)
-        keep(history, state, storage_of(state.job, data_dir / STORAGE_FOLDER), blobs)
+        _keep_archived(store, last, data_dir)
     if keeping.error is not None:
-        _LOG.warning("the log of %s was not put into its storage: %s", state.run, keeping.error)
+        _LOG.warning("the log of %s was not put into its storage: %s", last.run, keeping.error)
+
+
+def _keep_archived(store: Store, last: LastManifest, data_dir: Path) -> None:
+    first = next(read_through(store, last.run)).entry
+    job = next(item.job for item in first.transitions if isinstance(item, RunAccepted))
+    storage = storage_of(job, data_dir / STORAGE_FOLDER)
+    if storage is None or not _is_to_be_kept(storage, last.run):
+        return
+    folding = _Folding()
+    # Twice through it: what is packed states its size, so that whoever unpacks it knows how much that will be.
+    size = sum(map(len, exported(last.run, last.head, folding.through(read_through(store, last.run)))))
+    packer = zstandard.ZstdCompressor().compressobj(size=size)
+    packed = [packer.compress(line) for line in exported(last.run, last.head, read_through(store, last.run))]
+    packed.append(packer.flush())
+    if folding.state is not None:
+        bare = _bare(folding.state.return_blob)
+        _put(storage, folding.state, b"".join(packed), {bare: read_blob(store, bare)} if bare else {})
+
+
+class _Folding:
+    """The state of a run whose entries are passed through."""
+
+    def __init__(self) -> None:
+        self.state: RunState | None = None
+
+    def through(self, links: Iterable[Link]) -> Iterator[Link]:
+        """Yield the same entries, each folded before."""
+        for link in links:
+            self.state = fold(self.state, link.entry)
+            yield link
 
 
 def keep_result(read: Callable[[], History], storage: Storage | None, returned: bytes | None) -> None:

@@ -17,7 +17,8 @@ from runfold.events.entry import decode_entry
 from runfold.events.limits import OUTPUT_TAIL_MAX_BYTES
 from runfold.events.transitions import LogRestored
 from runfold.replay import archive as archive_module
-from runfold.replay.archive import archive_path, list_archives, named_blobs, write_archive
+from runfold.replay.archive import archive_path, list_archives, write_archive
+from runfold.replay.closing import named_blobs
 from runfold.replay.errors import ArchiveRefused, NotFound
 from runfold.replay.history import History
 from runfold.replay.source import load

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Final, cast
-from unittest import mock
 
-from runfold.archiving import _read_on
 from runfold.controller.ports import Unavailable
 from runfold.events.log import LogUnavailable
-from runfold.replay.archive import write_archive
+from runfold.growing import read_on
+from runfold.replay.closing import close, course_in
 from runfold.replay.errors import ReplayError
 from runfold.replay.segments import grow, grown_so_far
-from runfold.replay.source import read_log
+from runfold.replay.unarchive import read_last
 from support.sim.ports import SimPorts
 
 if TYPE_CHECKING:
@@ -127,9 +126,8 @@ class ArchiverSeat:
         """Write what is new of a run; close its archive once it has ended."""
         store, log = MortalFiles(self.store(run), self._world), ports.run(run).log
         grown = grown_so_far(store, run)
-        found = await _read_on(cast("JetStreamLog", log), run, grown)
-        if found.lines and not found.broken:
+        while (found := await read_on(cast("JetStreamLog", log), run, grown)).lines:
             grown = grow(store, run, grown, found.lines)
-        history = await read_log(log, run)
-        with mock.patch("runfold.replay.archive.open_store", return_value=store):
-            write_archive(history, store.url)
+        last = read_last(store)
+        if not found.broken and (last is None or last.head != grown.head):
+            close(store, course_in(store, run), grown)
