@@ -70,7 +70,7 @@ def incidents(history: History) -> tuple[Incident, ...]:
     seen = Seen()
     for entry in history.entries:
         seen.take(entry)
-    return seen.finish()
+    return seen.finish()[0]
 
 
 class _Late:
@@ -95,11 +95,11 @@ class Seen:
         self.late_s = HEARD_LATE_S
         self.not_uploaded: set[tuple[int, int]] = set()
 
-    def finish(self) -> tuple[Incident, ...]:
-        """Return what the entries told."""
+    def finish(self) -> tuple[tuple[Incident, ...], int]:
+        """Return what the entries told, and how much more than that."""
         found = [*self.found, *self._late()]
         found.sort(key=lambda incident: incident.n)
-        return tuple(found[:INCIDENTS_MAX_COUNT])
+        return tuple(found[:INCIDENTS_MAX_COUNT]), max(0, len(found) - INCIDENTS_MAX_COUNT)
 
     def take(self, entry: Entry) -> None:
         """Take an entry."""

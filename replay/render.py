@@ -106,8 +106,9 @@ def _incidents(story: Story, look: Look) -> Iterator[str]:
     for incident in story.incidents[:INCIDENTS_SHOWN_MAX_COUNT]:
         why = f": {incident.reason}" if incident.reason else ""
         yield from field("noticed", safe(f"entry {incident.n} at {incident.t:.3f} s: {incident.what}{why}"), look)
-    if len(story.incidents) > INCIDENTS_SHOWN_MAX_COUNT:
-        yield from field("", f"… {len(story.incidents) - INCIDENTS_SHOWN_MAX_COUNT} more in the timeline", look)
+    more = max(0, len(story.incidents) - INCIDENTS_SHOWN_MAX_COUNT) + story.more_incidents
+    if more:
+        yield from field("", f"… {more} more in the timeline", look)
 
 
 def _budget(budget: BudgetLeft) -> str:

@@ -150,9 +150,10 @@ def render_verify(report: VerifyReport, look: Look = PLAIN) -> Iterator[str]:
             more = f"{decider} wrote this and now decides otherwise, which must not be"
         case "would_differ":
             what = look.paint("would now decide differently", "bold", "yellow")
-            intended = len(report.divergences) - len(report.unintended)
+            found = len(report.divergences) + report.more
+            intended = found - len(report.unintended) - report.more_unintended
             checked = counted(report.checked, "entry")
-            more = f"{decider} on {len(report.divergences)} of {checked} that another decider wrote"
+            more = f"{decider} on {found} of {checked} that another decider wrote"
             more += f", {intended} of them intended" if intended else ""
         case "stopped":
             what = look.paint("stopped", "bold", "red")
@@ -167,6 +168,8 @@ def render_verify(report: VerifyReport, look: Look = PLAIN) -> Iterator[str]:
         if other is not shown:
             meant = f": intended, {safe(other.intended)}" if other.intended else ""
             yield f"  also entry {other.n} at {other.t:.3f} s{meant}"
+    if report.more:
+        yield f"  also {counted(report.more, 'entry')} more, {report.more_unintended} of them not intended"
     for item in report.unneeded:
         yield f"  entry {item.entry} is listed as an intended difference and decided alike: take it off the list"
 

@@ -61,7 +61,10 @@ class Setback(Document, frozen=True, kw_only=True):
 
 
 class Story(Document, frozen=True, kw_only=True):
-    """A run at a glance. `duration_s` is the run's clock at the last entry, also while it goes on (`ended` false)."""
+    """A run at a glance. `duration_s` is the run's clock at the last entry, also while it goes on (`ended` false).
+
+    `incidents` are the first of them, behind which there are `more_incidents`.
+    """
 
     run: str
     name: str
@@ -84,6 +87,7 @@ class Story(Document, frozen=True, kw_only=True):
     entries: int
     skipped: int
     trouble: str
+    more_incidents: int = 0
 
     @property
     def first_cause(self) -> Setback | None:
@@ -132,6 +136,7 @@ class Teller:
             raise CannotRead("no entry of a run could be read")
         told = _told(self.telling)
         told.reports += self._inputs
+        incidents, more = self._seen.finish()
         return Story(
             run=first.run,
             name=told.name,
@@ -148,7 +153,8 @@ class Teller:
             checkpoint=told.checkpoint,
             goodput=goodput_between(first.run, self._cut.finish(), self.telling, 0.0, max(0.0, last.t)),
             setbacks=tuple(told.setbacks),
-            incidents=self._seen.finish(),
+            incidents=incidents,
+            more_incidents=more,
             budgets=_budgets(told),
             warnings=told.warnings,
             entries=head.n + 1,

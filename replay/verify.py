@@ -57,6 +57,7 @@ class VerifyReport(Document, frozen=True, kw_only=True):
 
     `agrees`: everything was decided alike. `diverges`: the decider that wrote the entry decides otherwise now, which
     must not be. `would_differ`: another decider than the one that wrote it does; what it would do is listed.
+    `divergences` are the first of them; `more` were found behind those, `more_unintended` of which nobody meant.
     `stopped`: the log could not be followed to its end; `stopped_by` says why. `unneeded`: differences that were
     intended and do not show: the list is to be shortened.
     """
@@ -68,6 +69,8 @@ class VerifyReport(Document, frozen=True, kw_only=True):
     entries: int
     decider: Decider
     divergences: tuple[Divergence, ...]
+    more: int = 0
+    more_unintended: int = 0
     stopped_by: str = ""
     unneeded: tuple[Intended, ...] = ()
 
@@ -78,12 +81,16 @@ class VerifyReport(Document, frozen=True, kw_only=True):
 
     @property
     def unintended(self) -> tuple[Divergence, ...]:
-        """The entries on which another decision was made that nobody meant."""
+        """The entries listed on which another decision was made that nobody meant."""
         return tuple(one for one in self.divergences if not one.intended)
 
     def exit_code(self, *, strict: bool = False) -> int:
         """Return 1 for what must not be; `strict` counts another decider's differences that are not intended too."""
-        return 1 if self.outcome in ("diverges", "stopped") or (strict and (self.unintended or self.unneeded)) else 0
+        return 1 if self.outcome in ("diverges", "stopped") or (strict and self._is_to_be_looked_at) else 0
+
+    @property
+    def _is_to_be_looked_at(self) -> bool:
+        return bool(self.unintended or self.more_unintended or self.unneeded)
 
 
 def present_decider(policies: Policies = DEFAULT) -> Decider:
@@ -106,7 +113,6 @@ def verify(
     again = _Again(policies, decider or present_decider(policies), {item.entry: item.reason for item in intended})
     again.follow(history)
     stopped = again.stopped or history.trouble
-    diverged = {one.n for one in again.found}
     return VerifyReport(
         run=history.run,
         target=history.target,
@@ -115,8 +121,10 @@ def verify(
         entries=head.n + 1,
         decider=again.decider,
         divergences=tuple(again.found),
+        more=again.more,
+        more_unintended=again.more_unintended,
         stopped_by=stopped,
-        unneeded=tuple(item for item in intended if item.entry < again.checked and item.entry not in diverged),
+        unneeded=tuple(item for item in intended if item.entry < again.checked and item.entry not in again.shown),
     )
 
 
@@ -130,6 +138,8 @@ class _Again:
         self.state: RunState | None = None
         self.wrote: Decider | None = None
         self.found: list[Divergence] = []
+        self.more = self.more_unintended = 0
+        self.shown: set[int] = set()  # the entries whose difference was intended, and is there
         self.checked = 0
         self.stopped = ""
         self.diverged = False
@@ -165,8 +175,14 @@ class _Again:
             return False
         self.diverged = self.wrote == self.decider
         reason = "" if self.diverged else self.intended.get(link.entry.n, "")
-        self.found.append(_divergence(link.entry, now, self.wrote, reason))
-        return not self.diverged and len(self.found) < DIVERGENCES_MAX_COUNT
+        if link.entry.n in self.intended:
+            self.shown.add(link.entry.n)
+        if len(self.found) < DIVERGENCES_MAX_COUNT or self.diverged:
+            self.found.append(_divergence(link.entry, now, self.wrote, reason))
+        else:
+            self.more += 1
+            self.more_unintended += not reason
+        return not self.diverged
 
 
 def _decider(entry: Entry) -> Decider | None:

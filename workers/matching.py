@@ -7,13 +7,14 @@ with a number decides it for all its ranks, those that come later included, so t
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 import msgspec
 
 from runfold.workers.limits import GATHER_MAX_BYTES
 from runfold.workers.link import Collect, Collected, CollectiveKind, RefusalKind, Refused
 
-RANKS_NAMED_MAX = 16
+RANKS_NAMED_MAX: Final = 16
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -120,8 +121,10 @@ class Matcher:
 
     def _refuse_for_gone(self, number: int, gone: Collection[int]) -> list[Outcome]:
         current = self._rounds[number]
-        how = " and ".join(f"rank {rank} {self._gone[rank]}" for rank in sorted(gone)[:RANKS_NAMED_MAX])
-        text = f"{current.kind} #{number} cannot come about: {how} and will not take part in it"
+        told = [f"rank {rank} {self._gone[rank]}" for rank in sorted(gone)[:RANKS_NAMED_MAX]]
+        if len(gone) > RANKS_NAMED_MAX:
+            told.append(f"{len(gone) - RANKS_NAMED_MAX} more are gone")
+        text = f"{current.kind} #{number} cannot come about: {' and '.join(told)} and will not take part in it"
         return self._refuse(number, "peer", text, tuple(sorted(gone)))
 
     def _refuse(self, number: int, error: RefusalKind, text: str, missing: tuple[int, ...] = ()) -> list[Outcome]:

@@ -31,6 +31,8 @@ REFRESHES_PER_S_MAX: Final = 8
 RANKS_SHOWN_MAX: Final = 16
 RATE_WINDOW_S: Final = 10.0
 RATE_SAMPLES_MAX: Final = 4096
+"""How many entries with reports of the window are remembered."""
+
 MIB: Final = 1024 * 1024
 
 _STYLES: Final = {
@@ -52,7 +54,7 @@ class LiveProgress:
         self._state: RunState | None = None
         self._reason = ""
         self._beats: dict[int, RankBeat] = {}
-        self._reported: deque[float] = deque(maxlen=RATE_SAMPLES_MAX)
+        self._reported: deque[tuple[float, int]] = deque(maxlen=RATE_SAMPLES_MAX)
         self._heard_at_s = time.monotonic()
         # Last: it renders at once.
         self._live = Live(console=self._console, refresh_per_second=REFRESHES_PER_S_MAX, get_renderable=self._render)
@@ -73,7 +75,8 @@ class LiveProgress:
             self._beats.clear()
         self._state = state
         now = self._heard_at_s = time.monotonic()
-        self._reported.extend(now for item in entry.inputs if isinstance(item, Reported))
+        if reports := sum(isinstance(item, Reported) for item in entry.inputs):
+            self._reported.append((now, reports))
         lines = list(decided_lines(entry, self._reason))
         self._reason = last_reason(entry, self._reason)
         if lines:
@@ -106,15 +109,16 @@ class LiveProgress:
     def _headline(self, state: RunState) -> Text:
         elapsed_s = state.t + time.monotonic() - self._heard_at_s
         name = state_name(state.phase)
-        rate = self._rate()
         text = f"{state.run}  {name}  attempt {state.attempt}  {elapsed_s:.0f} s  {counted(state.reports, 'report')}"
-        return Text(f"{text}, {rate:.1f} a second" if rate else text, style="bold")
+        return Text(f"{text}{self._rate_text()}", style="bold")
 
-    def _rate(self) -> float:
+    def _rate_text(self) -> str:
         since = time.monotonic() - RATE_WINDOW_S
-        while self._reported and self._reported[0] < since:
+        while self._reported and self._reported[0][0] < since:
             self._reported.popleft()
-        return len(self._reported) / RATE_WINDOW_S
+        rate = sum(reports for _, reports in self._reported) / RATE_WINDOW_S
+        over = "over " if len(self._reported) == RATE_SAMPLES_MAX else ""
+        return f", {over}{rate:.1f} a second" if rate else ""
 
     def _table(self, ranks: tuple[Rank, ...]) -> Table:
         table = Table(box=None, pad_edge=False, header_style="dim")

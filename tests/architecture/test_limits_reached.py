@@ -39,8 +39,11 @@ def limits() -> dict[str, str]:
             if folder == "src/runfold" and path.resolve() != path:
                 continue  # a link to one of the others
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
-                    found[f"{path.relative_to(ROOT)}:{node.target.id}"] = ast.unparse(node.value)
+                targets = node.targets if isinstance(node, ast.Assign) else []
+                value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
+                for target in [node.target] if isinstance(node, ast.AnnAssign) else targets:
+                    if isinstance(target, ast.Name) and value is not None:
+                        found[f"{path.relative_to(ROOT)}:{target.id}"] = ast.unparse(value)
     return found
 
 

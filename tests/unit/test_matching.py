@@ -102,6 +102,21 @@ def test_a_rank_that_leaves_is_named_to_those_that_wait_for_it() -> None:
     assert refusal(matcher.arrive(2, barrier(7), 0.0)) == answer
 
 
+@pytest.mark.parametrize("beyond", [0, 3])
+def test_so_many_ranks_are_named_and_the_others_counted(beyond: int) -> None:
+    others = matching.RANKS_NAMED_MAX + beyond
+    late = Matcher(others + 1)
+    late.arrive(0, barrier(timeout_s=1.0), 0.0)
+    missing = refusal(late.expire(1.0)).message
+    assert (f", {matching.RANKS_NAMED_MAX}" in missing, "and 3 more" in missing) == (True, bool(beyond))
+    gone = Matcher(others + 1)
+    for rank in range(1, others + 1):
+        gone.leave(rank, "has failed")
+    text = refusal(gone.arrive(0, barrier(), 0.0)).message
+    assert text.count("has failed") == matching.RANKS_NAMED_MAX
+    assert ("and 3 more are gone and will not" in text) == bool(beyond)
+
+
 def test_a_collective_entered_after_a_rank_has_left_is_refused_at_once() -> None:
     matcher = Matcher(3)
     assert matcher.leave(2, "has failed") == []

@@ -112,4 +112,7 @@ def test_there_is_a_limit() -> None:
     for k in range(INCIDENTS_MAX_COUNT + 3):
         run.says(ControllerStarted(controller=f"ctl-{k}", decider=DECIDER))
     assert len(of(run)) == INCIDENTS_MAX_COUNT
+    told = story(history(run.bytes))
+    assert (len(told.incidents), told.more_incidents) == (INCIDENTS_MAX_COUNT, 3)
+    assert any(f"… {INCIDENTS_MAX_COUNT - INCIDENTS_SHOWN_MAX_COUNT + 3} more" in line for line in render_story(told))
     assert Cause(input=0) == run.said[0].cause

@@ -28,8 +28,10 @@ from runfold.follow import Told
 from runfold.live import RANKS_SHOWN_MAX, LiveProgress
 from runfold.replay import answers, render
 from runfold.replay.differ import Change
+from runfold.replay.intended import Intended
 from runfold.replay.look import Look
 from runfold.replay.rows import RowError
+from runfold.replay.show import render_verify
 from runfold.replay.story import Setback
 from runfold.replay.verify import verify
 from runfold.workers.pools.ray import library
@@ -116,7 +118,17 @@ def test_so_many_divergences_are_listed(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("runfold.replay.verify.DIVERGENCES_MAX_COUNT", 2)
     report = verify(log, decider=Decider(version="99.0"))
     assert report.divergences == whole.divergences[:2]
-    assert report.checked == whole.divergences[1].n + 1 < whole.checked
+    more = len(whole.divergences) - 2
+    assert (report.checked, report.more, report.more_unintended) == (whole.checked, more, more)
+    *_, last = render_verify(report)
+    assert last == f"  also {more} entries more, {more} of them not intended"
+    seen = [Intended(entry=one.n, reason="meant") for one in whole.divergences[:-1]]
+    meant = verify(log, decider=Decider(version="99.0"), intended=seen)
+    assert (meant.more_unintended, meant.unneeded, meant.exit_code(strict=True)) == (1, (), 1)
+    assert f"on {len(whole.divergences)} of {whole.checked} entries" in next(iter(render_verify(meant)))
+    seen.append(Intended(entry=whole.divergences[-1].n, reason="meant"))
+    all_meant = verify(log, decider=Decider(version="99.0"), intended=seen)
+    assert (all_meant.more_unintended, all_meant.exit_code(strict=True)) == (0, 0)
 
 
 def test_what_is_no_utf8_is_quoted_up_to_a_length(
@@ -166,10 +178,13 @@ def test_a_nodes_name_is_cut_but_for_what_makes_it_its_own(beyond: int) -> None:
 def test_the_rate_of_reports_is_taken_of_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "RATE_SAMPLES_MAX", 3)
     run = Run(1).running()
-    run.says(*(run.reported(0, index) for index in range(5)))
     shown = LiveProgress(io.StringIO())
-    shown.entry(Told(run.entries[-1], run.state, run.head))
-    assert shown._rate() == 3 / live.RATE_WINDOW_S
+    told: list[str] = []
+    for first in range(0, 20, 5):
+        run.says(*(run.reported(0, index) for index in range(first, first + 5)))
+        shown.entry(Told(run.entries[-1], run.state, run.head))
+        told.append(shown._rate_text())
+    assert told == [", 0.5 a second", ", 1.0 a second", ", over 1.5 a second", ", over 1.5 a second"]
 
 
 class _Terminal(io.StringIO):
