@@ -35,9 +35,10 @@ from runfold.events.state import (
     Scheduling,
     ShuttingDown,
 )
-from runfold.events.tasks import AT_THE_POOL, STACKS
+from runfold.events.tasks import AT_THE_POOL, STACKS, VALIDATION
 
 if TYPE_CHECKING:
+    from runfold.events.base import Json
     from runfold.events.entry import Head
     from runfold.events.state import Group, RunState
     from runfold.events.tasks import Task
@@ -64,6 +65,7 @@ def assignment(state: RunState, head: Head) -> Assignment:
         excluded_nodes=tuple(sorted(away(state))),
         label_selector=scaling.label_selector,
         room_for=_room_for(state) if want != "gone" else 0,
+        runtime_env=_runtime_env(state, want),
     )
     if want == "gone" or group is None:
         return replace(base, job=work(state)) if base.tasks else base
@@ -76,7 +78,6 @@ def assignment(state: RunState, head: Head) -> Assignment:
         rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
         label_selector=group.label_selector or scaling.label_selector,
         accelerator_type=scaling.accelerator_type,
-        runtime_env=state.job.runtime_env if want in {"place", "train"} else {},
         job=None if want == "stop" and not state.tasks else work(state),
         stop=_stop_order(state) if want == "stop" else None,
         replica_group_size=size_of(state),
@@ -106,6 +107,12 @@ def _asking(state: RunState, phase: Restarting) -> bool:
     """Whether a gate is asked about the next attempt, and the places are kept for it."""
     asked = open_question(state, RESIZE) or open_question(state, START)
     return asked and phase.not_before_t <= phase.since_t and can_keep(state, phase.failure)
+
+
+def _runtime_env(state: RunState, want: Want) -> dict[str, Json]:
+    """Return what is to be prepared on a cluster's nodes, where anything is begun there: ranks, or a validation."""
+    validates = want != "gone" and any(one.task.kind == VALIDATION and one.end is None for one in state.tasks)
+    return state.job.runtime_env if want in {"place", "train"} or validates else {}
 
 
 def _room_for(state: RunState) -> int:

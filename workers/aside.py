@@ -43,12 +43,12 @@ class Aside:
         self._kills_before = oom_kills()
 
     @classmethod
-    async def start(cls, spawns: Spawns, spec: bytes, order: Order) -> Aside:
-        """Fork it and tell it what it is for. Raises `SpawnError`."""
+    async def start(cls, spawns: Spawns, spec: bytes, order: Order, output: int = STDERR_FD) -> Aside:
+        """Fork it and tell it what it is for; it prints to the descriptor `output`. Raises `SpawnError`."""
         near, far = socket.socketpair()
         with far:
             try:
-                child = await spawns.spawn(spec, {"link": far.fileno(), "stdout": STDERR_FD, "stderr": STDERR_FD})
+                child = await spawns.spawn(spec, {"link": far.fileno(), "stdout": output, "stderr": output})
             except BaseException:
                 near.close()
                 raise

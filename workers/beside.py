@@ -13,6 +13,7 @@ from typing import Final
 
 from runfold.events.assignment import Assignment, Work
 from runfold.events.base import Json
+from runfold.events.config import ValidationSpec
 from runfold.events.facts import AnyFact
 from runfold.events.failures import ErrorInfo
 from runfold.events.nats.blobs import Blobs
@@ -29,6 +30,7 @@ from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said
 from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.local import Demand
 from runfold.workers.prepare import code_of
+from runfold.workers.remote import AGAIN_AFTER_S, REMOTE_TRIES_MAX, RemoteTask, RemoteTaskLost, RemoteTasks
 from runfold.workers.spool import FactTooLargeError
 from runfold.workers.storages import Home, Storages
 
@@ -39,7 +41,8 @@ _LOG: Final = logging.getLogger("runfold.workers")
 class Beside:
     """The tasks of one run at its supervisor. `hear` assignments, `granted` slots, `close`.
 
-    `ask` puts a demand for slots, and returns why it can never be met if so; `give_back` ends one.
+    `ask` puts a demand for slots, and returns why it can never be met if so; `give_back` ends one. With `remote` what
+    has slots is done where they are, and with `adopt` goes on there without a supervisor.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class Beside:
         say: Callable[[AnyFact], None],
         ask: Callable[[Demand], str | None],
         give_back: Callable[[str], None],
+        remote: RemoteTasks | None = None,
+        *,
+        adopt: bool = False,
     ) -> None:
         self._home = home
         self._source = source
@@ -59,6 +65,8 @@ class Beside:
         self._say = say
         self._ask = ask
         self._give_back = give_back
+        self._remote = remote
+        self._adopt = adopt
         self._storages = Storages(home, blobs)
         self._doing: dict[str, asyncio.Task[None]] = {}
         self._leaving: set[asyncio.Task[None]] = set()
@@ -147,18 +155,47 @@ class Beside:
             priority=assignment.priority,
             accepted_at=assignment.accepted_at,
         )
+        lost = ""
+        for _ in range(REMOTE_TRIES_MAX):
+            try:
+                return await self._tried(task, demand, assignment, work, spec)
+            except RemoteTaskLost as error:
+                lost = str(error)
+                _LOG.warning("%s: %s is lost, and is begun again: %s", self._home.run, task.id, lost)
+                await asyncio.sleep(AGAIN_AFTER_S)
+        return Said(error=_error("RemoteTaskLost", f"it was lost {REMOTE_TRIES_MAX} times: {lost}"))
+
+    async def _tried(
+        self, task: Task, demand: Demand, assignment: Assignment, work: Work, spec: ValidationSpec
+    ) -> Said:
+        """Validate with what that needs: where it is, if that is on other machines."""
         granted = self._slots[task.id] = asyncio.Event()
+        remote = self._remote if demand.resources else None
         try:
-            if demand.resources and (never := self._ask(demand)) is not None:
-                return Said(error=_error("PlacementImpossible", never))
-            if demand.resources:
+            if demand.resources and not (remote is not None and remote.holds(demand.run)):
+                if (never := self._ask(demand)) is not None:
+                    return Said(error=_error("PlacementImpossible", never))
                 await granted.wait()
             order = await self._order(work, assignment, (spec.entrypoint,), storage=True)
-            name = str(task.arguments.get("name"))
-            return await self._once(VALIDATE, order, Question(hook=name, arguments=_dict(task.arguments)))
+            question = Question(hook=str(task.arguments.get("name")), arguments=_dict(task.arguments))
+            if remote is None:
+                return await self._once(VALIDATE, order, question)
+            return await remote.do(self._sent(demand, order, question, assignment, work))
         finally:
             del self._slots[task.id]
             self._give_back(demand.run)
+
+    def _sent(self, demand: Demand, order: Order, question: Question, assignment: Assignment, work: Work) -> RemoteTask:
+        return RemoteTask(
+            key=demand.run,
+            attempt=demand.attempt,
+            order=order,
+            question=question,
+            working_dir=work.working_dir,
+            secret_env=work.secret_env,
+            runtime_env=assignment.runtime_env,
+            adopt_within_s=work.timeouts.adopt_within_s if self._adopt else 0.0,
+        )
 
     async def _once(self, spec: bytes, order: Order, question: Question) -> Said:
         process = await Aside.start(self._nursery, spec, order)

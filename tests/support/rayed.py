@@ -26,7 +26,7 @@ NEEDS_RAY = pytest.mark.skipif(
 )
 SMALL = {"object_store_memory": 80 * 1024 * 1024}
 PATIENCE_S = 90.0
-OURS = ("runfold-", "rank-")
+OURS = ("runfold-", "rank-", "validation")
 REASON_PREEMPTION = 2
 """As Ray's drain request numbers it."""
 WAITING = """
@@ -183,14 +183,22 @@ class RayRun:
     """A run on the pool `ray` that goes on until the test lets it end."""
 
     def __init__(
-        self, runfold: Commands, name: str, workers: int = 2, *, function: str = "train", **settings: object
+        self,
+        runfold: Commands,
+        name: str,
+        workers: int = 2,
+        *,
+        function: str = "train",
+        script: str = WAITING,
+        **settings: object,
     ) -> None:
         self.runfold = runfold
-        runfold.write("waiting.py", WAITING)
+        file = "waiting.py" if script is WAITING else f"{name}.py"
+        runfold.write(file, script)
         options = {"pool": "ray", **{key.replace("__", "."): value for key, value in settings.items()}}
         words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
         size = ("--workers", str(workers)) if workers else ()
-        self.run = runfold.ok("submit", f"waiting.py:{function}", "--name", name, *size, *words).out.strip()
+        self.run = runfold.ok("submit", f"{file}:{function}", "--name", name, *size, *words).out.strip()
 
     def ranks(self, attempt: int, count: int = 2) -> list[Rank]:
         """Wait for the ranks of an attempt to be at work."""

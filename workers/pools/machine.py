@@ -16,6 +16,7 @@ from runfold.workers.places import Place, find_places
 from runfold.workers.pools.labels import HOST_LABEL
 from runfold.workers.pools.local import Slots
 from runfold.workers.pools.pool import Left, Notice, Watched
+from runfold.workers.remote import RemoteTasks
 
 SETTLE_S: Final = 2.0
 """A runner that was being started when its supervisor died takes its place within this time."""
@@ -39,6 +40,7 @@ class MachinePool:
         all_labels = {node: {**host, **(labels or {}).get(node, {})} for node in nodes}
         self.book = Slots({node: {"CPU": float(slots)} for node, slots in nodes.items()}, all_labels)
         self.settled_s = time.monotonic() + SETTLE_S if places_dir is not None else 0.0
+        self.remote: RemoteTasks | None = None
         self._hatchery = hatchery
         self._name = name
         self._folder = Path(places_dir) if places_dir is not None else None

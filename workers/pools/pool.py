@@ -15,6 +15,7 @@ from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
 from runfold.workers.pools.local import Demand, Granted, Waiting
 from runfold.workers.pools.room import Room
+from runfold.workers.remote import RemoteTasks
 
 
 class Watched(Protocol):
@@ -154,6 +155,11 @@ class Pool(Protocol):
     @property
     def settled_s(self) -> float:
         """When (on the monotonic clock) it is certain what an earlier supervisor has left."""
+        ...
+
+    @property
+    def remote(self) -> RemoteTasks | None:
+        """Where tasks are done that hold something of the pool; None: beside the supervisor, on its machine."""
         ...
 
     def attend(self, on_change: Callable[[], None]) -> None:

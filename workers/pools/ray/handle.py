@@ -133,26 +133,11 @@ class RayRunner:
             await self._ray.kill(self._actor)
 
     async def _end_of(self, actor: Actor) -> Ended:
-        """Wait for the runner's end. An actor whose connection is broken, and stays so, is lost with its machine."""
-        broken_s: float | None = None
-        while True:
-            try:
-                if broken_s is not None:
-                    async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                        await actor.call("heed", self._adopt_within_s)
-                    broken_s = None
-                answer = await actor.call("ended")
-            except (ActorUnreachable, TimeoutError) as error:
-                broken_s = broken_s or time.monotonic()
-                if time.monotonic() > broken_s + BROKEN_MAX_S:
-                    why = str(error) or "it does not answer"
-                    self._on_silence(self.node)
-                    raise ActorLost(f"it was not to be reached for {BROKEN_MAX_S:g} s: {why}") from None
-                await asyncio.sleep(AGAIN_S)
-                continue
-            if isinstance(answer, bytes):
-                return msgspec.msgpack.decode(answer, type=Ended)
-            return Ended(reason=f"its actor answered {answer!r}")
+        """Wait for the runner's end."""
+        answer = await lasting(actor, "ended", ("heed", self._adopt_within_s), lambda: self._on_silence(self.node))
+        if isinstance(answer, bytes):
+            return msgspec.msgpack.decode(answer, type=Ended)
+        return Ended(reason=f"its actor answered {answer!r}")
 
     async def _heed(self, actor: Actor) -> None:
         """Tell the actor that it has a supervisor, for as long as it lives."""
@@ -174,3 +159,28 @@ class RayRunner:
         await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
         _LOG.warning("the runner on %s did not end in time and is killed, with its actor", self.node)
         await self._ray.kill(self._actor)
+
+
+async def lasting(actor: Actor, method: str, probe: tuple[object, ...], on_silence: Callable[[], None]) -> object:
+    """Wait for the answer to a call that may take for ever. `probe` is another call, that is answered at once.
+
+    An actor whose connection is broken, and stays so, is lost with its machine.
+
+    Raises:
+        ActorLost: there will be no answer.
+    """
+    broken_s: float | None = None
+    while True:
+        try:
+            if broken_s is not None:
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    await actor.call(str(probe[0]), *probe[1:])
+                broken_s = None
+            return await actor.call(method)
+        except (ActorUnreachable, TimeoutError) as error:
+            broken_s = broken_s or time.monotonic()
+            if time.monotonic() > broken_s + BROKEN_MAX_S:
+                why = str(error) or "it does not answer"
+                on_silence()
+                raise ActorLost(f"it was not to be reached for {BROKEN_MAX_S:g} s: {why}") from None
+            await asyncio.sleep(AGAIN_S)

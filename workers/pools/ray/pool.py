@@ -22,10 +22,12 @@ from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.pools.pool import Left, Notice, Watched
 from runfold.workers.pools.ray import RayConfig
-from runfold.workers.pools.ray.actor import Attendant, Standing, gpus_here
+from runfold.workers.pools.ray.actor import Attendant, Standing
 from runfold.workers.pools.ray.book import RayBook, Reserved, Sight
+from runfold.workers.pools.ray.gpus import visible
 from runfold.workers.pools.ray.handle import RayRunner
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray
+from runfold.workers.pools.ray.tasks import RayTasks
 
 LOOK_EVERY_S: Final = 0.5
 """How often the cluster is asked which nodes it has, and which of them will go: Ray tells nobody by itself."""
@@ -55,6 +57,7 @@ async def open_ray_pool(config: RayConfig, *, url: str, namespace: str, pool: st
         try:
             yield made
         finally:
+            await made.remote.close()
             await made.book.close()
     finally:
         await ray.close()
@@ -65,6 +68,7 @@ class RayPool:
 
     def __init__(self, ray: Ray, prefix: str, suffix: str) -> None:
         self.book = RayBook(ray, prefix, suffix)
+        self.remote = RayTasks(ray, self.book, prefix, suffix)
         self.settled_s = 0.0
         self._ray = ray
         self._prefix, self._suffix = prefix, suffix
@@ -114,9 +118,9 @@ class RayPool:
         bundles = reserved.on(node.id)
         gpus = spec.resources.get("GPU", 0.0)
         name = f"{self._prefix}{spec.run}-{spec.attempt}-{spec.node}-{secrets.token_hex(2)}{self._suffix}"
-        actor, visible = await asyncio.gather(
+        actor, shown = await asyncio.gather(
             self._ray.create_actor(Attendant, name, reserved.group, bundles[0], spec.runtime_env),
-            self._gpus(reserved, bundles, gpus),
+            visible(self._ray, reserved.group, bundles, gpus),
         )
         told = msgspec.structs.replace(
             spec,
@@ -124,7 +128,7 @@ class RayPool:
             places_dir=None,
             adopt=False,
             tied=True,
-            env={**values_of(spec.secret_env), **visible},
+            env={**values_of(spec.secret_env), **shown},
             runtime_env={},
         )
         own_dir = "working_dir" in spec.runtime_env
@@ -136,14 +140,6 @@ class RayPool:
             raise ActorLost(str(error)) from None
         return actor
 
-    async def _gpus(self, reserved: Reserved, bundles: list[int], gpus: float) -> dict[str, str]:
-        """Return the variable by which all ranks of a node see all GPUs of their group there."""
-        if gpus <= 0:
-            return {}
-        asked = [self._ray.accelerators(gpus_here, reserved.group, bundle, gpus) for bundle in bundles]
-        seen = {one for ids in await asyncio.gather(*asked) for one in ids}
-        return {"CUDA_VISIBLE_DEVICES": ",".join(sorted(seen, key=lambda one: (not one.isdigit(), len(one), one)))}
-
     # --- what an earlier supervisor has left
 
     async def look_around(self) -> None:
@@ -151,8 +147,14 @@ class RayPool:
         self._own_node = await self._ray.own_node()
         await self._see()
         names = [name for name in await self._ray.actors() if name.endswith(self._suffix)]
-        found = [one for one in await asyncio.gather(*map(self._standing, names)) if one is not None]
+        said = zip(names, await asyncio.gather(*map(self._standing, names)), strict=True)
         groups = {group.id: group for group in await self._ray.groups(self._suffix)}
+        found: list[Found] = []
+        for name, standing in said:
+            if standing is not None and self.remote.owns(name):
+                await self.remote.find(name, standing, groups.values())
+            elif standing is not None:
+                found.append(Found(actor=name, standing=msgspec.msgpack.decode(standing, type=Standing)))
         self._found = [one for one in found if one.standing.group in groups]
         for one in self._found:
             group, place = groups[one.standing.group], one.standing.place
@@ -168,7 +170,7 @@ class RayPool:
                 self.book.remove(group)
         self.settled_s = time.monotonic()
 
-    async def _standing(self, name: str) -> Found | None:
+    async def _standing(self, name: str) -> bytes | None:
         actor = await self._ray.actor(name)
         if actor is None:
             return None
@@ -181,7 +183,7 @@ class RayPool:
         if not isinstance(said, bytes) or not said:
             await self._ray.kill(actor)
             return None
-        return Found(actor=name, standing=msgspec.msgpack.decode(said, type=Standing))
+        return said
 
     def find(self, knows: Callable[[Place], bool], on_end: Callable[[], None]) -> list[Left]:
         """Return the runners that were found when this pool was opened."""
