@@ -42,7 +42,8 @@ class RunnerBeat(Document, frozen=True, kw_only=True):
 class PoolBeat(Document, frozen=True, kw_only=True):
     """A supervisor's beat: the nodes it sees with their slots, how many are free, the runs it holds.
 
-    `unsaid_s`: of which runs, and for how long, the broker has not taken what it has to say.
+    `closed`: nodes that were set to have no slots. `unsaid_s`: of which runs, and for how long, the broker has not
+    taken what it has to say.
     """
 
     v: int = 1
@@ -53,6 +54,12 @@ class PoolBeat(Document, frozen=True, kw_only=True):
     free: int
     runs: tuple[str, ...] = ()
     unsaid_s: dict[str, float] = {}
+    closed: tuple[str, ...] = ()
+
+    @property
+    def all_nodes(self) -> dict[str, int]:
+        """The slots of every node in the order of their names, 0 of those that were set to have none."""
+        return {node: self.nodes.get(node, 0) for node in sorted({*self.nodes, *self.closed})}
 
 
 class Folded(Document, frozen=True, kw_only=True):

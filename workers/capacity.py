@@ -68,6 +68,12 @@ class Capacity:
         self._answers: dict[str, CapacitySet] = {}
         self._restore()
 
+    @property
+    def closed(self) -> tuple[str, ...]:
+        """The nodes that were set to have no slots."""
+        nodes = self._book.nodes
+        return tuple(sorted(node for node in self._set if not nodes.get(node, 0)))
+
     # --- each turn
 
     def tend(self, book: Book, desks: Mapping[str, Desk], now: float) -> float | None:

@@ -193,5 +193,5 @@ async def _pools(client: Client) -> Check:
         )
     finally:
         await client.connection.unsubscribe(subscription)
-    slots = ", ".join(f"{node} {count}" for node, count in beat.nodes.items())
+    slots = ", ".join(f"{node} {count}" for node, count in beat.all_nodes.items())
     return Check(what="pool", verdict="ok", found=f"{beat.pool}: slots {slots}; {beat.free} free")

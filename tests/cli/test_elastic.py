@@ -124,7 +124,7 @@ def test_a_run_follows_the_capacity_that_is_set(three: tuple[Commands, Up]) -> N
     supervisor = psutil.Process(up.pids["supervisor"])
     supervisor.kill()
     assert not gone([supervisor])
-    until_seen(lambda: "local-0 1, local-2 1" in commands("capacity").out, PATIENCE_S)
+    until_seen(lambda: "local: local-0 1, local-1 0, local-2 1;" in commands("capacity").out, PATIENCE_S)
     assert commands.ok("capacity", "set", "0").out.splitlines()[0] == "local: local-0 0, local-1 0, local-2 0"
     until_seen(lambda: status(commands, run)["state"] == "restarting", PATIENCE_S)
     assert commands.ok("capacity", "set", "3", "-o", "json").document["nodes"] == {

@@ -52,10 +52,10 @@ def command(
         if not pools:
             raise NoAnswerError("no supervisor was heard; start one with `runfold up`")
         if output == "json":
-            print_json([msgspec.to_builtins(beat) for _, beat in sorted(pools.items())])
+            print_json([{**msgspec.to_builtins(beat), "nodes": beat.all_nodes} for _, beat in sorted(pools.items())])
             return
         for name, beat in sorted(pools.items()):
-            print_text(f"{name}: {_words(beat.nodes)}; {beat.free} free; runs: {', '.join(beat.runs) or 'none'}")
+            print_text(f"{name}: {_words(beat.all_nodes)}; {beat.free} free; runs: {', '.join(beat.runs) or 'none'}")
         return
     wish = _wish(what, slots, node, pool, within, where.settings.user)
     answer = asyncio.run(set_capacity(address, pool, wish))
