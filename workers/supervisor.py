@@ -138,6 +138,8 @@ class Supervisor:
             task.result()
 
     def _hear(self, assignment: Assignment) -> None:
+        if self._pool.remote is not None:
+            self._pool.remote.hear(assignment)
         desk = self._desks.get(assignment.run)
         if desk is None:
             left = assignment.run in self._estate.unclaimed
@@ -168,6 +170,8 @@ class Supervisor:
             facts.say,
             self._demand,
             self._give_back,
+            self._pool.remote,
+            adopt=self._site.adopt,
         )
         desk = self._desks[assignment.run] = Desk(
             assignment, facts, self._site, self._pool.start, self._wake.set, self._estate.settled_s, beside
@@ -309,6 +313,8 @@ class Supervisor:
 
     async def _let_go(self) -> None:
         """Leave the runners to the next supervisor: they go on, and wait for it."""
+        if self._pool.remote is not None:
+            self._pool.remote.let_go()
         runners = [runner for desk in self._desks.values() for runner in desk.everyone]
         await asyncio.gather(self._estate.let_go(), *(runner.let_go() for runner in runners))
 
