@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Final, Protocol
 
 from runfold.events.assignment import Assignment, Work
@@ -112,7 +112,9 @@ class Chores:
         self._work: Work | None = None
         self._present = 0
         self._stopping = False
+        self._closed = False
         self._doing: asyncio.Task[None] | None = None
+        self._doing_id = ""
         self._beside: set[asyncio.Task[None]] = set()
         self.crashed: BaseException | None = None
 
@@ -132,14 +134,24 @@ class Chores:
         self._stopping = assignment.want in ("stop", "gone")
         self._storage.attempt = assignment.attempt
         mine = [task for task in assignment.tasks if task.source == self._source]
-        wanted = {task.id for task in mine}
-        self._waiting = [task for task in self._waiting if task.id in wanted or task.id.startswith(COLLECT)]
-        self._known = {one for one in self._known if one in wanted or one.startswith(COLLECT)}
+        self._forget(assignment.tasks, {task.id for task in mine})
         for task in mine:
             if task.id not in self._known:
                 self._known.add(task.id)
                 self._take(task)
         self.look()
+
+    def _forget(self, tasks: Iterable[Task], mine: set[str]) -> None:
+        """Leave what is to be done no more, or by another one: each is done once.
+
+        What was begun here, and is nobody's for the moment, is gone on with: it is not begun again when it is ours.
+        """
+        theirs = {task.id for task in tasks if task.source not in ("", self._source)}
+        begun = {task.id for task in tasks} - theirs - {task.id for task in self._waiting}
+        self._waiting = [task for task in self._waiting if task.id in mine or task.id.startswith(COLLECT)]
+        self._known = {one for one in self._known if one in mine | begun or one.startswith(COLLECT)}
+        if self._doing is not None and self._doing_id in theirs:
+            self._doing.cancel()
 
     def collect(self, attempt: int, names: set[str]) -> None:
         """Remember what a rank that has ended left half uploaded: it goes when its attempt is over."""
@@ -152,10 +164,12 @@ class Chores:
         """Do what can be done by now."""
         if self._doing is None and (task := self._runnable()) is not None and self._work is not None:
             self._waiting.remove(task)
+            self._doing_id = task.id
             self._doing = self._begin(self._do(task, self._storage, self._work), f"task {task.id}", self._done)
 
     async def close(self) -> None:
         """Leave everything as it is."""
+        self._closed = True
         tasks = [*self._beside, *([self._doing] if self._doing is not None else [])]
         for task in tasks:
             task.cancel()
@@ -210,7 +224,7 @@ class Chores:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._doing = None
         self._settle(task)
-        if self.crashed is None and not task.cancelled():
+        if self.crashed is None and not self._closed:
             self.look()
 
     def _beside_done(self, task: asyncio.Task[None]) -> None:

@@ -92,6 +92,10 @@ class Files(Protocol):
         """Remove files; missing ones are fine."""
         ...
 
+    def remove_unfinished(self, path: str) -> None:
+        """Remove what was being written in a folder (not below it) by somebody who was killed."""
+        ...
+
 
 class _FileSystem(Protocol):
     """The part of fsspec's filesystems that is used."""
@@ -240,6 +244,10 @@ class _LocalFiles:
         for path in paths:
             Path(path).unlink(missing_ok=True)
 
+    def remove_unfinished(self, path: str) -> None:
+        for file in Path(path).glob(f"{TEMPORARY}*"):
+            file.unlink(missing_ok=True)
+
     def _replace(self, target: Path, fill: Callable[[BinaryIO], Copied], *, durable: bool = True) -> Copied:
         temporary = target.parent / f"{TEMPORARY}{uuid.uuid4().hex}"
         try:
@@ -332,6 +340,9 @@ class _RemoteFiles:
                 self.filesystem.rm(path)
             except FileNotFoundError:
                 continue
+
+    def remove_unfinished(self, path: str) -> None:
+        """Files are there whole or not at all."""
 
     def _make_parent(self, path: str) -> None:
         if not self._is_object_store():

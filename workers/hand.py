@@ -34,12 +34,19 @@ class Hand:
         self._turn = asyncio.Lock()
 
     async def ask(self, ask: Ask, timeout_s: float) -> Answer:
-        """Return what came of a task; one that takes longer than `timeout_s` costs the keeper its life."""
+        """Return what came of a task; one that takes longer than `timeout_s` costs the keeper its life.
+
+        So does being cancelled: what is given up is not gone on with.
+        """
         async with self._turn:
             for _ in range(TRIES_MAX):
                 try:
                     async with asyncio.timeout(timeout_s):
                         return await self._asked(ask)
+                except asyncio.CancelledError:
+                    # It is to do this no more, and its answer would be taken for that to what is asked next.
+                    await self._end()
+                    raise
                 except TimeoutError:
                     await self._end()
                     return _trouble("TimeoutError", f"not done within {timeout_s:g} s")

@@ -54,7 +54,8 @@ class SealOrder(msgspec.Struct, frozen=True, kw_only=True):
 def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
     """Write the manifest of a checkpoint whose ranks have all uploaded theirs, and return what it says.
 
-    Again the same is the same manifest. Raises `StorageError` when a part, or a file of one, is not there.
+    Again the same is the same manifest, and what a keeper that was killed over it has left goes. Raises `StorageError`
+    when a part, or a file of one, is not there.
     """
     standing = _standing(storage, order.name)
     if standing is not None:
@@ -64,6 +65,7 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
                 f"{storage.path(order.name)} is sealed already, as report {manifest.index} of run {manifest.run}, "
                 f"attempt {manifest.attempt}"
             )
+        _clear(storage, order)
         return SealedAs(manifest_digest=digest, size_bytes=manifest.size_bytes, metrics=manifest.metrics)
     storage.check_own(run)
     ranks = ranks_in(order.ranks)
@@ -86,10 +88,16 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
     _sweep(storage, order.name, there, manifest)
     storage.files.write(storage.inner(order.name, MANIFEST), data)
     storage.files.settle(storage.path(order.name))
-    storage.files.remove_files(storage.inner(order.name, part_name(rank)) for rank in ranks)
+    _clear(storage, order)
     return SealedAs(
         manifest_digest=hashlib.sha256(data).hexdigest(), size_bytes=manifest.size_bytes, metrics=manifest.metrics
     )
+
+
+def _clear(storage: Storage, order: SealOrder) -> None:
+    """Remove the parts of a checkpoint that is sealed, and what another keeper was writing when it was killed."""
+    storage.files.remove_files(storage.inner(order.name, part_name(rank)) for rank in ranks_in(order.ranks))
+    storage.files.remove_unfinished(storage.inner(order.name, ""))
 
 
 def _standing(storage: Storage, name: str) -> tuple[Manifest, str] | None:

@@ -166,8 +166,7 @@ async def killed(user: Commands, is_killed: bool, *settings: str) -> None:
         assert of_the_first == 1
     for name in ran.committed:
         assert len(whole(ran.storage, name).files) == 6
-    # A seal that was ordered twice may still be writing the same bytes again when the run is over.
-    await until(lambda: not any(name.startswith((TEMPORARY, "part-")) for name in ran.files))
+    assert [name for name in ran.files if name.startswith((TEMPORARY, "part-"))] == []
 
 
 async def test_a_lost_runner_leaves_whole_checkpoints_alone_and_its_half_done_ones_are_swept(user: Commands) -> None:

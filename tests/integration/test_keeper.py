@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -52,6 +53,17 @@ async def test_it_serves_one_task_after_another_in_one_process(hand: Hand, tmp_p
     assert answer.error is not None
     assert "knows no task of kind 'dance'" in answer.error.message
     assert keeper().pid == first
+
+
+async def test_what_is_asked_next_is_not_answered_with_what_was_given_up(hand: Hand, tmp_path: Path) -> None:
+    await hand.ask(ask(tmp_path), PATIENCE_S)
+    keeper().suspend()
+    given_up = asyncio.create_task(hand.ask(ask(tmp_path, "dance"), PATIENCE_S))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await given_up
+    assert (await hand.ask(ask(tmp_path), PATIENCE_S)).error is None
 
 
 async def test_one_that_was_killed_is_replaced(hand: Hand, tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from runfold.events.assignment import Assignment, Want, Work
 from runfold.events.base import Json
 from runfold.events.facts import AnyFact, CheckpointSealed, TaskEnded
@@ -90,6 +92,41 @@ async def test_tasks_are_done_once_and_one_after_another() -> None:
     assert (sealed.name, sealed.index, sealed.manifest_digest, sealed.attempt) == ("c", 4, "d", 1)
     assert here.ends == [("s2", "done")]
     assert here.changes == 2
+    await here.chores.close()
+
+
+async def test_what_another_one_is_to_do_now_is_left_to_it_and_done_when_it_comes_back() -> None:
+    here = Here()
+    here.keeper.open.clear()
+    here.hears(task("s1"), task("s2"))
+    await until(lambda: here.keeper.asked == ["s1"])
+    here.hears(task("s1", source="node-b"), task("s2"))
+    await until(lambda: here.keeper.asked == ["s1", "s2"])
+    here.hears(task("s1"), task("s2"))
+    here.keeper.open.set()
+    await until(lambda: not here.chores.busy)
+    assert here.keeper.asked == ["s1", "s2", "s1"]
+    assert here.ends == [("s2", "done"), ("s1", "done")]
+    await here.chores.close()
+
+
+@pytest.mark.parametrize("done", [False, True])
+async def test_what_is_nobodys_for_a_moment_is_gone_on_with_and_not_begun_again(done: bool) -> None:
+    here = Here()
+    here.keeper.open.clear()
+    here.hears(task("s1"), task("s2"))
+    await until(lambda: here.keeper.asked == ["s1"])
+    if done:
+        here.keeper.open.set()
+        await until(lambda: not here.chores.busy)
+    here.hears(task("s1", source=""), task("s2", source=""))
+    here.hears(task("s1"), task("s2"))
+    here.keeper.open.set()
+    await until(lambda: not here.chores.busy)
+    assert here.keeper.asked == ["s1", "s2"]
+    here.hears()
+    here.hears(task("s1"))
+    await until(lambda: here.keeper.asked == ["s1", "s2", "s1"])
     await here.chores.close()
 
 

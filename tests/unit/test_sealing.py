@@ -17,8 +17,9 @@ from runfold.events.config import CheckpointConfig
 from runfold.events.tasks import Task
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointClashError, CheckpointNameError, StorageError, UploadError
+from runfold.workers.files import TEMPORARY
 from runfold.workers.keeper import Ask, done
-from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
+from runfold.workers.layout import MANIFEST, Manifest, StorageSpec, part_name
 from runfold.workers.sealing import SealOrder, delete, doubt, look, seal
 from runfold.workers.storage import Storage, default_name, open_storage
 from runfold.workers.upload import Author, Uploads
@@ -62,6 +63,25 @@ def manifest(storage: Storage, name: str = NAME) -> Manifest:
 def two_ranks(storage: Storage, tmp_path: Path, name: str = NAME) -> None:
     uploads(storage, 1).copy(local(tmp_path / "b", b="bb", shared="same"), name, 0, {"loss": 2}, named=False)
     uploads(storage, 0).copy(local(tmp_path / "a", a="a", shared="same"), name, 0, {"loss": 1}, named=False)
+
+
+@pytest.mark.parametrize("left", [(), (0,), (0, 1)])
+def test_what_is_sealed_again_is_as_it_is_and_what_the_first_one_left_when_it_was_killed_goes(
+    storage: Storage, tmp_path: Path, left: tuple[int, ...]
+) -> None:
+    two_ranks(storage, tmp_path)
+    parts = {rank: storage.files.read(storage.inner(NAME, part_name(rank))) for rank in left}
+    sealed = seal(storage, "r1", order(0, 1))
+    for rank, data in parts.items():
+        storage.files.write(storage.inner(NAME, part_name(rank)), data)
+    if storage.files.local:
+        Path(storage.inner(NAME, f"{TEMPORARY}0")).write_text("half a manif")
+    before = manifest(storage)
+    assert seal(storage, "r1", order(0, 1)) == sealed
+    assert manifest(storage) == before
+    assert not [file for file in storage.files.find(storage.path(NAME)) if "part-" in file]
+    if storage.files.local:
+        assert {path.name for path in Path(storage.inner(NAME, "")).iterdir()} == {MANIFEST}
 
 
 def test_the_manifest_names_every_file_its_rank_size_and_digest(storage: Storage, tmp_path: Path) -> None:
