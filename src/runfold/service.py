@@ -151,7 +151,6 @@ class Service:
 
         Without `keep_store` nobody will read the store again, and the broker is not given time to close it.
         """
-        self._unlock()  # from here on nobody starts the broker again: it is not worth waiting for
         try:
             await self.stop_children(in_order=keep_store)
         finally:
@@ -162,6 +161,7 @@ class Service:
     async def stop_children(self, *, in_order: bool = False) -> None:
         """Stop supervisor and controllers, and no longer start again what ends."""
         self._stopping = True
+        self._unlock()  # from here on nobody starts the broker again: it is not worth waiting for
         await self._children.stop(SUPERVISOR_PATIENCE_S, CONTROLLER_PATIENCE_S, in_order=in_order)
 
     def _unlock(self) -> None:
