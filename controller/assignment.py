@@ -66,6 +66,8 @@ def assignment(state: RunState, head: Head) -> Assignment:
         label_selector=scaling.label_selector,
         room_for=_room_for(state) if want != "gone" else 0,
         runtime_env=_runtime_env(state, want),
+        accelerator_type=scaling.accelerator_type,
+        slice=scaling.slice,
     )
     if want == "gone" or group is None:
         return replace(base, job=work(state)) if base.tasks else base
@@ -77,7 +79,6 @@ def assignment(state: RunState, head: Head) -> Assignment:
         layout=group.layout if want == "train" else (),
         rendezvous=Rendezvous(addr=group.addr, port=group.port) if want == "train" else None,
         label_selector=group.label_selector or scaling.label_selector,
-        accelerator_type=scaling.accelerator_type,
         job=None if want == "stop" and not state.tasks else work(state),
         stop=_stop_order(state) if want == "stop" else None,
         replica_group_size=size_of(state),

@@ -43,7 +43,7 @@ def lay_out(
 
 
 def _in_order(places: Sequence[Place]) -> list[_Slot]:
-    """Return all slots as ranks fill them up: by node as first seen, then by GPU; on TPUs by pod."""
+    """Return all slots as ranks fill them up: by node as first seen, then by GPU; on TPUs by pod, then by its host."""
     slots = [_Slot(i, k, place.node) for i, place in enumerate(places) for k in range(place.slots)]
     if any(place.ready is not None and place.ready.pod for place in places):
         return sorted(slots, key=lambda slot: _pod(places[slot.place]))
@@ -53,8 +53,8 @@ def _in_order(places: Sequence[Place]) -> list[_Slot]:
     return sorted(slots, key=lambda slot: (seen[slot.node], _gpu(places[slot.place], slot.number)))
 
 
-def _pod(place: Place) -> str:
-    return place.ready.pod if place.ready is not None else ""
+def _pod(place: Place) -> tuple[str, int]:
+    return (place.ready.pod, place.ready.pod_host) if place.ready is not None else ("", 0)
 
 
 def _gpu(place: Place, slot: int) -> tuple[bool, int, str]:

@@ -42,6 +42,8 @@ def failing(state: RunState, failures: tuple[Failure, ...]) -> tuple[int, ...]:
     left = vacated(state, failures, hit)
     if not all(group.places[i].healthy or group.places[i].left is not None or i in left for i in places):
         return ()
+    if left and (whole := state.job.scaling.slice) is not None and whole.hosts > 1:
+        return ()  # with a host its slice is lost, and other groups may be on it
     return () if any(_lights(group, group.places[i]) for i in left) else tuple(sorted(hit))
 
 

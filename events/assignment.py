@@ -13,6 +13,7 @@ from runfold.events.config import (
     Timeouts,
     ValidationSpec,
 )
+from runfold.events.slices import Slice
 from runfold.events.tasks import Task
 from runfold.events.transitions import RankLaid
 
@@ -117,7 +118,8 @@ class Assignment(Document, frozen=True, kw_only=True):
 
     `kept`: the places are those of the attempt before. `room_for`: the run wants to be told how many of its ranks, up
     to so many, the pool has room for (`CapacityChanged`); 0: it does not. `replica_group_size`: so many ranks each
-    are a replica group; `replicas` are those that were replaced. `lighthouse`: where torchft's is.
+    are a replica group; `replicas` are those that were replaced. `lighthouse`: where torchft's is. `slice`: the kind of
+    TPU slice that the ranks come in.
     """
 
     v: int = 1
@@ -152,6 +154,7 @@ class Assignment(Document, frozen=True, kw_only=True):
     replica_group_size: int | None = None
     replicas: tuple[ReplicaGiven, ...] = ()
     lighthouse: str = ""
+    slice: Slice | None = None
 
     def newer_than(self, other: Assignment | None) -> bool:
         """Whether this one counts against `other`, the newest held so far."""

@@ -11,10 +11,15 @@ from runfold.events.failures import ErrorInfo, Failure
 
 if TYPE_CHECKING:
     from runfold.events.base import Cause
-    from runfold.events.facts import RankExited, RankFailed, RunnerLost
+    from runfold.events.facts import PlacementFailed, RankExited, RankFailed, RunnerLost
     from runfold.events.failures import FailureKind
 
 LAST_LINE_CHARS_MAX: Final = 160
+_NOT_PLACED: Final[dict[str, tuple[FailureKind, str]]] = {
+    "never": ("placement", "PlacementImpossible"),
+    "late": ("start_timeout", "StartTimeout"),
+    "failed": ("placement", "PlacementFailed"),
+}
 
 
 def signal_name(number: int) -> str:
@@ -96,6 +101,12 @@ def of_runner_lost(item: RunnerLost, *, t: float, cause: Cause) -> Failure:
         exit_code=item.exit_code,
         signal=item.signal,
     )
+
+
+def of_placement_failed(item: PlacementFailed, *, t: float, cause: Cause) -> Failure:
+    """Return the failure of a group that has got no places; one that may get them later is tried again."""
+    kind, type_ = _NOT_PLACED[item.verdict]
+    return told_of_node(kind, type_, item.reason, attempt=item.attempt, node="", t=t, cause=cause)
 
 
 def told_of_node(

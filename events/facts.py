@@ -63,9 +63,12 @@ class Placed(PoolFact, frozen=True, kw_only=True):
 
 
 class PlacementFailed(PoolFact, frozen=True, kw_only=True):
-    """No places: `busy` may change, `never` cannot."""
+    """No places: `busy` may change, `never` cannot. `late` and `failed`: given up for this attempt, not for the next.
 
-    verdict: Literal["busy", "never"]
+    `late`: what has to be had in `timeouts.start_timeout_s` was not (TPU slices); `failed`: something else went wrong.
+    """
+
+    verdict: Literal["busy", "never", "late", "failed"]
     reason: str
 
 
@@ -89,7 +92,8 @@ class CapacityChanged(PoolFact, frozen=True, kw_only=True):
     empty. `room`: how many each could hold now; what the run holds itself counts as free, what others hold or have a
     better claim to does not. `fits`: the largest group that could be placed now, with everything regarded that the job
     asks of its places. Nodes that the run stays off count in all of it. `slices`: how many TPU slices of the job's
-    kind are whole. None: nobody counted it.
+    kind are whole, and free or the run's own; those with a host that the run stays off do not count. None: nobody
+    counted it.
     """
 
     slots: dict[str, int]
@@ -130,8 +134,8 @@ class Released(PoolFact, frozen=True, kw_only=True):
 class RunnerReady(Fact, frozen=True, kw_only=True):
     """A runner can start ranks: the port it holds, and its clock's offset to the host of rank 0's runner's pool.
 
-    `gpus`: the ids of the GPUs of each of its slots; `pod`: the TPU pod that it is in. `spare_port`: another port that
-    it holds, for whatever the ranks' backend needs.
+    `gpus`: the ids of the GPUs of each of its slots; `pod`: the TPU pod that it is in, `pod_host` the number of its
+    host there. `spare_port`: another port that it holds, for whatever the ranks' backend needs.
     """
 
     node: str
@@ -141,6 +145,7 @@ class RunnerReady(Fact, frozen=True, kw_only=True):
     gpus: tuple[tuple[str, ...], ...] = ()
     pod: str = ""
     spare_port: int = 0
+    pod_host: int = 0
 
 
 class RankStarted(RankFact, frozen=True, kw_only=True):

@@ -21,7 +21,13 @@ from runfold.events.conclusions import (
 )
 from runfold.events.draft import Draft
 from runfold.events.elastic import come_back, room_told
-from runfold.events.evidence import of_rank_exited, of_rank_failed, of_runner_lost, told_of_node
+from runfold.events.evidence import (
+    of_placement_failed,
+    of_rank_exited,
+    of_rank_failed,
+    of_runner_lost,
+    told_of_node,
+)
 from runfold.events.facts import (
     CapacityChanged,
     CheckpointSealed,
@@ -252,22 +258,14 @@ def _place(offer: PlaceOffer, known: Place | None, early: Ready | None) -> Place
 
 
 def _placement_failed(draft: Draft, item: PlacementFailed) -> None:
-    if item.verdict == "busy" or draft.away or draft.notice is not None:
+    never = item.verdict == "never"
+    if item.verdict == "busy" or (never and (draft.away or draft.notice is not None)):
         # What cannot be placed off nodes that are taken back can be once one of them is there again.
         _wait(draft, item.reason)
         return
-    draft.change_group(lambda group: replace(group, never=item.reason))
-    draft.fail(
-        told_of_node(
-            "placement",
-            "PlacementImpossible",
-            item.reason,
-            attempt=item.attempt,
-            node="",
-            t=draft.t,
-            cause=draft.cause,
-        )
-    )
+    if never:
+        draft.change_group(lambda group: replace(group, never=item.reason))
+    draft.fail(of_placement_failed(item, t=draft.t, cause=draft.cause))
 
 
 def _released(draft: Draft, item: Released) -> None:
@@ -285,7 +283,7 @@ def _released(draft: Draft, item: Released) -> None:
 def _runner_ready(draft: Draft, item: RunnerReady) -> None:
     ready = Ready(addr=item.addr, port=item.port, offset_s=draft.t - item.clock_s, measured_s=item.clock_offset_s)
     if item.gpus or item.pod or item.spare_port:
-        ready = replace(ready, gpus=item.gpus, pod=item.pod, spare_port=item.spare_port)
+        ready = replace(ready, gpus=item.gpus, pod=item.pod, spare_port=item.spare_port, pod_host=item.pod_host)
 
     def introduce(group: Group) -> Group:
         known = group.layout and not any(place.left is not None for place in group.places)

@@ -15,6 +15,9 @@ SINGLE_HOST_CHIPS_MAX: Final = 8
 GENERATIONS: Final = ("v2", "v3", "v4", "v5p", "v5litepod", "v6e", "v7x")
 SINGLE_HOST_GENERATIONS: Final = frozenset(("v5litepod", "v6e"))
 """Generations whose slices of at most `SINGLE_HOST_CHIPS_MAX` chips are one host with all of them."""
+ONE_CORE_GENERATIONS: Final = frozenset(("v5litepod", "v6e"))
+"""Generations whose chips have one core; those of the others have two. Kinds of slices are called after their cores."""
+CORES_PER_CHIP: Final = 2
 ALIASES: Final[Mapping[str, str]] = MappingProxyType({"v5e": "v5litepod"})
 DIMENSION_MAX: Final = 1024
 
@@ -34,6 +37,12 @@ class Slice(Value, frozen=True, kw_only=True):
     def hosts(self) -> int:
         """Hosts of the slice."""
         return self.chips // self.chips_per_host
+
+    @property
+    def pod_type(self) -> str:
+        """What slices of this size are called: after the generation and their cores."""
+        cores = 1 if self.generation in ONE_CORE_GENERATIONS else CORES_PER_CHIP
+        return f"{self.generation}-{self.chips * cores}"
 
     @property
     def host_resources(self) -> dict[str, float]:

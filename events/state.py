@@ -158,7 +158,8 @@ class Ready(Value, frozen=True, kw_only=True):
 
     A time `c` on the runner's clock is `c + offset_s` on the run's. `port` is the one held for the next layout.
     `measured_s` is the offset that the runner measured to its pool's clock; it makes runners comparable.
-    `gpus`: the ids of each slot's GPUs, where there are any; `pod`: the TPU pod that the place is in.
+    `gpus`: the ids of each slot's GPUs, where there are any; `pod`: the TPU pod that the place is in, `pod_host` the
+    number of its host there.
     """
 
     addr: str
@@ -168,6 +169,7 @@ class Ready(Value, frozen=True, kw_only=True):
     gpus: tuple[tuple[str, ...], ...] = ()
     pod: str = ""
     spare_port: int = 0
+    pod_host: int = 0
 
 
 class Place(Value, frozen=True, kw_only=True):

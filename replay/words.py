@@ -70,6 +70,12 @@ from runfold.events.values import unpack
 from runfold.replay.rows import bare
 
 METRICS_SHOWN_MAX_COUNT = 4
+_NOT_PLACED = {
+    "never": "cannot be placed",
+    "busy": "not placed yet",
+    "late": "not placed in time",
+    "failed": "not placed",
+}
 
 
 def kind_of(item: AnyInput | AnyTransition) -> str:
@@ -96,7 +102,7 @@ def _fact(item: AnyFact) -> tuple[str, str]:
         case PlaceReplaced(place=number, offer=offer):
             return f"another place for place {number}: {offer.node} ({offer.slots})", ""
         case PlacementFailed(verdict=verdict, reason=reason):
-            return "cannot be placed" if verdict == "never" else "not placed yet", reason
+            return _NOT_PLACED[verdict], reason
         case RunnerLost(node=node, reason=reason):
             return f"the runner on {node} is gone: {ended(item.exit_code, item.signal)}", reason
         case CapacityChanged(slots=slots):

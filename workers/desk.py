@@ -30,7 +30,7 @@ from runfold.workers.mending import Mend
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.placing import RunHere, RunnerHere, SayLost
-from runfold.workers.pools.local import Demand, Granted, Waiting
+from runfold.workers.pools.local import Demand, GivenUp, Granted, Waiting
 from runfold.workers.pools.pool import Left, Notice, Watched
 from runfold.workers.pools.room import Room
 from runfold.workers.spool import About, about
@@ -165,6 +165,13 @@ class Desk:
         """Say that the present attempt can never be placed."""
         self._refused, self._off = self.assignment.attempt, self.assignment.excluded_nodes
         self._say(PlacementFailed(**self._about(), verdict="never", reason=why))
+
+    def not_placed(self, given_up: GivenUp) -> None:
+        """Say that the places of an attempt were not to be had; another attempt may have them."""
+        if given_up.demand.attempt == self.assignment.attempt:
+            self.withdrawn()
+            self._refused = given_up.demand.attempt
+            self._say(PlacementFailed(**self._about(), verdict=given_up.kind, reason=given_up.reason))
 
     def waits(self, waiting: Waiting) -> None:
         """Say how the run waits, if that is news."""

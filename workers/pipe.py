@@ -36,7 +36,8 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
 
     On machines other than the supervisor's: `env` is given to its ranks, and holds the values of `secret_env`;
     `runtime_env` is what is prepared there. `held_as`: the name under which the pool's book has its place.
-    `tied`: it is killed with who started it, which is told by others: it says nothing of that itself.
+    `tied`: it is killed with who started it, which is told by others: it says nothing of that itself. `pod`: the TPU
+    slice that its node is in, and the number of its host there, as far as the pool knows.
     """
 
     url: str
@@ -60,6 +61,8 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
     runtime_env: dict[str, Json] = {}
     held_as: str = ""
     tied: bool = False
+    pod: str = ""
+    pod_host: int = 0
 
 
 class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

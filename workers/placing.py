@@ -6,6 +6,7 @@ from typing import Final, Literal
 
 from runfold.events.assignment import Assignment
 from runfold.events.base import Value
+from runfold.events.config import Timeouts
 from runfold.workers.mending import GiveUp, Mend, mending
 from runfold.workers.pools.local import Demand
 
@@ -225,6 +226,8 @@ def demand_of(assignment: Assignment) -> Demand:
         selectors=_selectors(assignment.label_selector),
         accelerator_type=assignment.accelerator_type,
         prepared=tuple(assignment.runtime_env),
+        slice=assignment.slice,
+        start_within_s=(assignment.job.timeouts if assignment.job is not None else Timeouts()).start_timeout_s,
     )
 
 

@@ -25,7 +25,7 @@ from runfold.events.nats.names import Names, Role
 from runfold.events.tasks import STACKS
 from runfold.workers import child, processes
 from runfold.workers.chores import ON_LEAVING_MAX_S, Chores, StorageDoer
-from runfold.workers.config import forget_secrets
+from runfold.workers.config import forget_secrets, values_of
 from runfold.workers.devices import VISIBLE, gpus_by_slot
 from runfold.workers.errors import LinkError, RunfoldError
 from runfold.workers.facts import Facts
@@ -43,6 +43,7 @@ from runfold.workers.spawner import Spawner
 from runfold.workers.spool import about
 from runfold.workers.storages import Storages
 from runfold.workers.ties import Ties, tie
+from runfold.workers.tpus import POD_HOST, POD_NAME, TPU, pod_of
 
 EXIT_DONE: Final = 0
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -197,6 +198,7 @@ class Runner:
             self.facts.say(PreemptionNoticed(**about(attempt, time.monotonic()), nodes=(node,), reason=reason))
 
     def _say_ready(self) -> None:
+        pod, pod_host = self._pod
         self.facts.say(
             RunnerReady(
                 **about(self._spec.attempt, time.monotonic()),
@@ -205,8 +207,18 @@ class Runner:
                 port=self.group.port,
                 spare_port=self._lighthouse.port,
                 gpus=gpus_by_slot(self._spec.env.get(VISIBLE), self._spec.slots),
+                pod=pod,
+                pod_host=pod_host,
             )
         )
+
+    @property
+    def _pod(self) -> tuple[str, int]:
+        """The TPU slice of this node and the number of its host there, for ranks that have TPUs."""
+        if not self._spec.resources.get(TPU):
+            return "", 0
+        told = (self._spec.pod, self._spec.pod_host)
+        return told if self._spec.pod else pod_of(values_of((POD_NAME, POD_HOST)))
 
     def _spool_changed(self) -> None:
         self._wake.set()

@@ -11,6 +11,7 @@ from runfold.workers.devices import VISIBLE, visible_gpus
 from runfold.workers.link import Go, Start
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.scope import Scope, given_to, rendezvous_of, scope_of
+from runfold.workers.tpus import TPU, VISIBLE_CHIPS, chips_environment, port_environment, slices_environment
 
 
 def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid) -> Start:
@@ -18,6 +19,8 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
     scope = scope_of(assignment, laid.rank)
     met = rendezvous_of(assignment, scope)
     gpus = gpus_of(assignment, laid)
+    addr = met.addr if met is not None else spec.addr
+    kind, tpus = assignment.slice, assignment.resources.get(TPU, 0.0)
     return Start(
         run=spec.run,
         name=job.name,
@@ -39,7 +42,10 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
         env={
             **spec.env,
             **_visible(assignment, laid, share=job.backend.shares_gpus),
+            **chips_environment(spec.env.get(VISIBLE_CHIPS), spec.slots, laid.its_slot),
+            **port_environment(kind, tpus, scope.size, laid.local_rank),
             **job.env,
+            **slices_environment(kind, tpus, scope.size, laid.rank - scope.first, addr),
             **_variables(spec, assignment, laid, scope),
         },
         working_dir=str(Path(spec.base_dir) / (job.working_dir or ".")),
@@ -49,7 +55,7 @@ def start_of(spec: RunnerSpec, assignment: Assignment, job: Work, laid: RankLaid
         validates=job.validation is not None,
         arguments=_own(job.arguments, laid.rank),
         backend=job.backend,
-        addr=met.addr if met is not None else spec.addr,
+        addr=addr,
         own_addr=spec.addr,
         resources=assignment.resources,
         gpus=gpus,

@@ -254,6 +254,9 @@ class Supervisor:
                 desk.mend(int(task.removeprefix(PREFIX)), granted)
             elif desk.beside is not None:
                 desk.beside.granted(task)
+        for given_up in self._slots.given_up():
+            if (asking := self._desks.get(given_up.demand.run)) is not None:
+                asking.not_placed(given_up)
         for run, waiting in self._slots.waiting().items():
             of, _, task = run.partition(SEPARATOR)
             if not task or task.startswith(PREFIX):
@@ -264,7 +267,8 @@ class Supervisor:
         for notice in self._pool.notices():
             for desk in self._desks.values():
                 held = {runner.node for runner in desk.runners if runner.alive}
-                if nodes := tuple(node for node in notice.nodes if node in held):
+                meant = (*notice.nodes, *(notice.mates if desk.assignment.slice is not None else ()))
+                if nodes := tuple(node for node in meant if node in held):
                     desk.pass_on(notice, nodes)
 
     def _demand(self, demand: Demand) -> str | None:

@@ -41,7 +41,7 @@ __all__ = [
 
 
 def TorchConfig(backend: str | None = None, init_method: str = "env", timeout_s: float = 1800.0) -> BackendConfig:  # noqa: N802  # the peer's name
-    """Return the backend of a process group: nccl for ranks that have GPUs, else gloo, unless named.
+    """Return the backend of a process group: nccl for ranks that have GPUs, tpu_dist for TPUs, else gloo, unless named.
 
     With `init_method` "tcp" MASTER_ADDR and MASTER_PORT are not set in the ranks.
     """

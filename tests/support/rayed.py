@@ -55,8 +55,8 @@ def train(config):
         time.sleep(0.05)
     if together:
         runfold.barrier()
-    kept = ("GREETING", "PREPARED", "CUDA_VISIBLE_DEVICES")
-    environment = {k: os.environ[k] for k in kept if k in os.environ}
+    kept = ("GREETING", "PREPARED", "CUDA_VISIBLE_DEVICES", "TPU_VISIBLE", "TPU_CHIPS", "TPU_HOST", "MEGASCALE")
+    environment = {k: v for k, v in os.environ.items() if k.startswith(kept)}
     return {"attempt": context.get_attempt(), "environment": environment, "token": len(os.environ.get("TOKEN", ""))}
 """
 
@@ -104,6 +104,11 @@ class RayCluster:
         deadline_ms = int((time.time() + within_s) * 1000)
         accepted, why = gcs.drain_node(self.number(node), REASON_PREEMPTION, "the test says so", deadline_ms)
         assert accepted, why
+
+    @property
+    def util(self) -> ModuleType:
+        """What somebody else would use of it."""
+        return import_module(f"{self._ray.__name__}.util")
 
     def actors(self) -> list[str]:
         """Return the names of all actors."""

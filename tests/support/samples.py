@@ -92,6 +92,8 @@ INPUTS: list[tuple[AnyInput, str]] = [
         "cannot be placed",
     ),
     (PlacementFailed(source="s", incarnation=1, number=1, attempt=1, verdict="busy", reason=""), "not placed yet"),
+    (PlacementFailed(source="s", incarnation=1, number=1, attempt=1, verdict="late", reason=""), "not placed in time"),
+    (PlacementFailed(source="s", incarnation=1, number=1, attempt=1, verdict="failed", reason=""), "not placed"),
     (
         RunnerLost(source="s", incarnation=1, number=1, attempt=1, node="n", exit_code=1),
         "the runner on n is gone: exited with code 1",

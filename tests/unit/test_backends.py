@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 from runfold.events.config import BackendConfig
-from runfold.workers.backends import NONE, NoBackend, Place, backend_of
+from runfold.workers.backends import NONE, NoBackend, Place, backend_of, torchlib
 from runfold.workers.backends.torch import TorchBackend, backend_name, group_environment, rank_environment
 from runfold.workers.backends.torchft import replica_environment
 from runfold.workers.devices import device_index, gpus_by_slot, visible_gpus
@@ -40,6 +41,8 @@ def place(**changes: object) -> Place:
         ({"GPU": 1.0}, None, "nccl"),
         ({"GPU": 0.5}, None, "nccl"),
         ({"GPU": 1.0}, "gloo", "gloo"),
+        ({"CPU": 1.0, "TPU": 1.0}, None, "tpu_dist"),
+        ({"TPU": 4.0}, "gloo", "gloo"),
         ({"CPU": 1.0}, "cpu:gloo,cuda:nccl", "cpu:gloo,cuda:nccl"),
     ],
 )
@@ -96,6 +99,7 @@ def test_on_one_machine_gloo_is_told_to_stay_on_it(monkeypatch: pytest.MonkeyPat
         ({"GPU": 1.0}, ("5",), "5", "cuda:0"),
         ({"GPU": 2.0}, ("2", "3"), "0,1,2,3", "cuda:2"),
         ({"GPU": 0.5}, ("0",), "0", "cuda:0"),
+        ({"TPU": 1.0}, (), None, "tpu"),
     ],
 )
 def test_a_rank_is_told_who_and_where_it_is(
@@ -198,6 +202,43 @@ def test_the_gpus_of_a_place_are_shared_out_among_its_slots(
     visible: str | None, slots: int, expected: tuple[tuple[str, ...], ...]
 ) -> None:
     assert gpus_by_slot(visible, slots) == expected
+
+
+# --- TPUs
+
+
+class Loader:
+    """Stands for torch_tpu, which has to be loaded before torch knows of TPUs."""
+
+    def __init__(self) -> None:
+        self.loads_count = 0
+
+    def load(self) -> None:
+        self.loads_count += 1
+
+
+def test_torch_is_told_of_tpus_before_the_ranks_meet(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Distributed:
+        @staticmethod
+        def is_available() -> bool:
+            return True
+
+    loader = Loader()
+    monkeypatch.setattr(torchlib, "distributed", Distributed)
+    monkeypatch.setitem(sys.modules, "torch_tpu", loader)
+    monkeypatch.setitem(sys.modules, "torch_tpu._loader", loader)
+    for tpus, said in ((1.0, ""), (4.0, "each rank has 4 TPU chips, and PyTorch uses one in each process")):
+        with pytest.raises(AssertionError):
+            TorchBackend(place(rank=0, addr="127.0.0.1", resources={"TPU": tpus})).on_start(NoMeet())
+        assert said in capsys.readouterr().err
+    assert loader.loads_count == 2
+
+
+def test_torch_without_tpus_says_what_is_missing() -> None:
+    with pytest.raises(ImportError, match="ranks that have TPUs need torch_tpu, or another backend's name"):
+        torchlib.load_tpus()
 
 
 # --- torchft

@@ -1,6 +1,9 @@
 """From a job to ranks in user code: accept, place, introduce, lay out, start."""
 
+from typing import Literal
+
 import pytest
+from msgspec.structs import replace
 
 from runfold.controller.assignment import assignment
 from runfold.controller.status import status
@@ -220,6 +223,26 @@ def test_given_a_demand_the_pool_can_never_meet_then_the_run_ends_without_a_retr
     assert "64 slots needed, pool local has 4 in all; never retried; the run ends" in decided.reason
     run.says(run.released())
     assert run.name == "errored"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "kind", "type_"),
+    [("late", "start_timeout", "StartTimeout"), ("failed", "placement", "PlacementFailed")],
+)
+def test_given_places_that_were_not_to_be_had_this_time_then_that_is_a_start_up_failure_and_tried_again(
+    verdict: Literal["late", "failed"], kind: str, type_: str
+) -> None:
+    run = Run(2)
+    reason = "0 of 1 slices had a head in time"
+    run.says(replace(run.placement_failed(reason=reason), verdict=verdict))
+    decided = run.the(FailureDecided)
+    assert (decided.decision, decided.budget) == ("retry", "startup")
+    assert (decided.failure.kind, decided.failure.error.type) == (kind, type_)
+    assert reason in decided.reason
+    assert run.name == "rescheduling"
+    assert assignment(run.state, run.head).want == "stop"
+    run.says(run.released()).waits(1.0)
+    assert (run.name, run.state.attempt) == ("scheduling", 2)
 
 
 def test_given_a_pool_that_places_less_than_was_asked_for_then_that_is_a_start_up_failure() -> None:

@@ -19,7 +19,9 @@ import msgspec
 from runfold.workers.backends import Meet, Place, torchlib
 from runfold.workers.config import apply_environment, is_set, value_of
 from runfold.workers.devices import device_index
+from runfold.workers.tpus import TPU
 
+TPU_BACKEND: Final = "tpu_dist"
 TIMEOUT_S: Final = 1800.0
 SHUTDOWN_TIMEOUT_S: Final = 30.0
 BACKLOG_COUNT: Final = 512
@@ -40,8 +42,8 @@ class _Where(msgspec.Struct, frozen=True):
 class TorchBackend:
     """One rank of the process group.
 
-    Options: `backend` (default: nccl for ranks that have GPUs, else gloo), `init_method` (`env` or `tcp`), `timeout_s`
-    and `shutdown_timeout_s`.
+    Options: `backend` (default: nccl for ranks that have GPUs, tpu_dist for those that have TPUs, else gloo),
+    `init_method` (`env` or `tcp`), `timeout_s` and `shutdown_timeout_s`.
     """
 
     def __init__(self, place: Place) -> None:
@@ -58,6 +60,8 @@ class TorchBackend:
         place = self._place
         if not dist.is_available():
             raise RuntimeError("torch.distributed is not available in this build of torch")
+        if self._name == TPU_BACKEND:
+            _load_tpus(place)
         timeout = timedelta(seconds=float(str(place.options.get("timeout_s", TIMEOUT_S))))
         listening = _listen(place.addr) if place.rank == 0 else None
         where = _met(meet, place.addr, listening)
@@ -101,7 +105,9 @@ class TorchBackend:
 def backend_name(place: Place) -> str:
     """Return what torch calls the backend of a rank: as told, else by what the ranks have."""
     told = place.options.get("backend")
-    return str(told) if told else "nccl" if place.resources.get("GPU", 0) > 0 else "gloo"
+    if told:
+        return str(told)
+    return "nccl" if place.resources.get("GPU", 0) > 0 else TPU_BACKEND if place.resources.get(TPU, 0) > 0 else "gloo"
 
 
 def rank_environment(place: Place, visible: str | None) -> dict[str, str]:
@@ -113,9 +119,13 @@ def rank_environment(place: Place, visible: str | None) -> dict[str, str]:
         "LOCAL_RANK": place.local_rank,
         "LOCAL_WORLD_SIZE": place.local_world_size,
         "NODE_RANK": place.node_rank,
-        "ACCELERATE_TORCH_DEVICE": f"cuda:{index}" if place.resources.get("GPU", 0) > 0 else "cpu",
+        "ACCELERATE_TORCH_DEVICE": f"cuda:{index}" if place.resources.get("GPU", 0) > 0 else _without_gpu(place),
     }
     return {name: str(value) for name, value in given.items()}
+
+
+def _without_gpu(place: Place) -> str:
+    return "tpu" if place.resources.get(TPU, 0) > 0 else "cpu"
 
 
 def group_environment(place: Place, addr: str, port: int, is_given: Callable[[str], bool]) -> dict[str, str]:
@@ -128,6 +138,13 @@ def group_environment(place: Place, addr: str, port: int, is_given: Callable[[st
     if "nccl" in backend_name(place) and not any(map(is_given, _NCCL_DECIDED)):
         met["TORCH_NCCL_ASYNC_ERROR_HANDLING"] = "1"
     return met
+
+
+def _load_tpus(place: Place) -> None:
+    """Let torch know of TPUs; raises `ImportError` that says what is missing."""
+    if place.rank == 0 and (tpus := place.resources.get(TPU, 0)) != 1:
+        sys.stderr.write(f"runfold: each rank has {tpus:g} TPU chips, and PyTorch uses one in each process\n")
+    torchlib.load_tpus()
 
 
 def _visible() -> str | None:

@@ -58,6 +58,19 @@ def distributed() -> _Distributed:
     return cast("_Distributed", _imported("torch.distributed"))
 
 
+class _TpuLoader(Protocol):
+    def load(self) -> object: ...
+
+
+def load_tpus() -> None:
+    """Let torch know of TPUs, and of `tpu_dist`; raises `ImportError` that says how to have that."""
+    try:
+        loader = importlib.import_module("torch_tpu._loader")
+    except ImportError as error:
+        raise ImportError(f"{error}: ranks that have TPUs need torch_tpu, or another backend's name") from error
+    cast("_TpuLoader", loader).load()
+
+
 def _imported(name: str) -> object:
     try:
         return importlib.import_module(name)

@@ -7,13 +7,14 @@ that waits, so that a large group is not starved by small ones.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from msgspec.structs import replace
 
 from runfold.events.base import Value
 from runfold.events.config import PlacementStrategy
 from runfold.events.facts import PlaceOffer
+from runfold.events.slices import Slice
 from runfold.workers.pools.labels import NODE_LABEL, Labels, fits, nowhere, shared_out, words
 from runfold.workers.pools.room import Room, largest, shared
 
@@ -25,7 +26,8 @@ class Demand(Value, frozen=True, kw_only=True):
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
     `accelerator_type` is one that a cluster knows of its nodes, `prepared` what it is to prepare there, by name.
-    `mends`: it is for another place of a group at work.
+    `mends`: it is for another place of a group at work. `slice`: the kind of TPU slices that the ranks come in, whole;
+    they are to be had within `start_within_s` of its turn.
     """
 
     run: str
@@ -40,6 +42,8 @@ class Demand(Value, frozen=True, kw_only=True):
     mends: bool = False
     accelerator_type: str | None = None
     prepared: tuple[str, ...] = ()
+    slice: Slice | None = None
+    start_within_s: float = 60.0
 
     @property
     def order(self) -> tuple[bool, int, str, str]:
@@ -63,6 +67,14 @@ class Granted(Value, frozen=True, kw_only=True):
 
     demand: Demand
     places: tuple[PlaceOffer, ...]
+
+
+class GivenUp(Value, frozen=True, kw_only=True):
+    """A demand whose places were not to be had: not in time, or because something went wrong."""
+
+    demand: Demand
+    kind: Literal["late", "failed"]
+    reason: str
 
 
 class Slots:
@@ -150,6 +162,10 @@ class Slots:
             self._held[demand.run] = Granted(demand=demand, places=places)
             granted.append(self._held[demand.run])
         return granted
+
+    def given_up(self) -> list[GivenUp]:
+        """Return nothing: who is in this queue waits for as long as it takes."""
+        return []
 
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""

@@ -13,7 +13,7 @@ from runfold.events.facts import PlaceOffer
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
-from runfold.workers.pools.local import Demand, Granted, Waiting
+from runfold.workers.pools.local import Demand, GivenUp, Granted, Waiting
 from runfold.workers.pools.room import Room
 from runfold.workers.remote import RemoteTasks
 
@@ -71,12 +71,16 @@ class Left(Watched, Protocol):
 
 
 class Notice(Value, frozen=True, kw_only=True):
-    """Nodes that will be taken back in `within_s` seconds (None: unknown); `cancelled`: they stay after all."""
+    """Nodes that will be taken back in `within_s` seconds (None: unknown); `cancelled`: they stay after all.
+
+    `mates`: those of the same TPU slice, which go with them for a run that has the slice.
+    """
 
     nodes: tuple[str, ...]
     within_s: float | None = None
     reason: str = ""
     cancelled: bool = False
+    mates: tuple[str, ...] = ()
 
 
 class Book(Protocol):
@@ -111,6 +115,10 @@ class Book(Protocol):
 
     def grant(self) -> list[Granted]:
         """Give places to those first in the queue, as far as they go; return who has got them since the last call."""
+        ...
+
+    def given_up(self) -> list[GivenUp]:
+        """Return whose places were not to be had since the last call: they stand in the queue no more."""
         ...
 
     def waiting(self) -> dict[str, Waiting]:

@@ -79,7 +79,7 @@ FIELDS: Final[dict[str, dict[str, str]]] = {
         "unreachable_after_s": "Seconds of silence after which it is shown.",
         "lost_after_s": "Seconds of silence, of the supervisor too, after which a node is lost.",
         "lost_alone_after_s": "Seconds of a runner's silence alone after which its node is lost.",
-        "start_timeout_s": "Seconds that runners have to start.",
+        "start_timeout_s": "Seconds that runners have to start, and TPU slices to be had.",
         "import_timeout_s": "Seconds that ranks have to load the training function.",
         "stop_grace_s": "Seconds that ranks have to end after SIGTERM.",
         "restart_grace_s": "The same, when another attempt waits for their places.",

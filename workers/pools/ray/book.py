@@ -13,10 +13,12 @@ from typing import Final
 import msgspec
 
 from runfold.events.facts import PlaceOffer
+from runfold.events.slices import Slice
 from runfold.workers.mending import PREFIX
 from runfold.workers.placing import SEPARATOR
-from runfold.workers.pools.labels import NODE_LABEL, fits
-from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
+from runfold.workers.pools.local import Demand, GivenUp, Granted, Waiting
+from runfold.workers.pools.ray import slices
+from runfold.workers.pools.ray.demands import bad_amount, bundle_of, cpus_of, cpus_on, never_on, room_on, selectors_of
 from runfold.workers.pools.ray.library import (
     ActorLost,
     ActorUnreachable,
@@ -26,14 +28,9 @@ from runfold.workers.pools.ray.library import (
     RayNode,
     bad_selector,
 )
+from runfold.workers.pools.ray.slicing import Head, SlicesNotHad, Slicing
 from runfold.workers.pools.room import Room
 
-ACCELERATOR: Final = "accelerator_type:"
-ACCELERATOR_SHARE: Final = 0.001
-"""How much a rank asks of the resource by which Ray knows a node's kind of accelerator."""
-NOTHING: Final[Mapping[str, float]] = {"CPU": 0.001}
-"""A bundle cannot be empty."""
-NODE_ID_LABEL: Final = "ray.io/node-id"
 RETRY_S: Final = 1.0
 CLOSE_TIMEOUT_S: Final = 10.0
 LOOKS_UNTIL_SEEN_COUNT: Final = 2
@@ -50,17 +47,17 @@ class Sight(msgspec.Struct, frozen=True, kw_only=True):
     leaving: frozenset[str] = frozenset()
 
 
-class Reserved:
+class Reserved(msgspec.Struct, eq=False):
     """What a run holds: the placement group, the node (its id) of each of its bundles, what each bundle has.
 
-    `lent`: bundles of the run's own placement group, with which they are given back.
+    `lent`: bundles of the run's own placement group, with which they are given back. `heads`: of its TPU slices.
     """
 
-    def __init__(self, group: Group, bundles: list[str], resources: Mapping[str, float], *, lent: bool = False) -> None:
-        self.group = group
-        self.bundles = bundles
-        self.resources = resources
-        self.lent = lent
+    group: Group
+    bundles: list[str]
+    resources: Mapping[str, float]
+    lent: bool = False
+    heads: list[Head] = []
 
     def on(self, node: str) -> list[int]:
         """Return the bundles on a node (its id)."""
@@ -75,6 +72,9 @@ class RayBook:
         self._prefix, self._suffix = prefix, suffix
         self._waiting: dict[str, Demand] = {}
         self._granted: list[Granted] = []
+        self._given_up: list[GivenUp] = []
+        self._slicing: dict[str, Slicing] = {}
+        self._seen = asyncio.Event()
         self._asking: dict[str, tuple[Demand, asyncio.Task[None]]] = {}
         self._changed = asyncio.Event()
         self._removing: set[asyncio.Task[None]] = set()
@@ -95,7 +95,10 @@ class RayBook:
         self._returning = {run: (left - 1, held) for run, (left, held) in self._returning.items() if left > 1}
         if before.nodes.keys() != sight.nodes.keys() or before.leaving != sight.leaving:
             self._changed.set()
-        return before != sight
+        if is_news := before != sight:
+            self._seen.set()
+            self._seen = asyncio.Event()
+        return is_news
 
     def suspect(self, name: str) -> None:
         """Take a node for gone although the cluster has it still: nothing answers there."""
@@ -120,16 +123,25 @@ class RayBook:
     @property
     def nodes(self) -> dict[str, int]:
         """Whole CPUs of each node that is there."""
-        return {name: int(node.resources.get("CPU", 0)) for name, node in self._cluster.nodes.items()}
+        return cpus_on(self._cluster.nodes)
 
     def room(self, demand: Demand) -> Room:
         """Return what there is room for: nodes that will go have none, and nobody has any who waits behind another."""
-        alike = _as_slots(demand)
-        labels = {name: node.labels for name, node in self._cluster.nodes.items()}
-        whole = Slots({name: node.resources for name, node in self._cluster.nodes.items()}, labels).room(alike)
-        now = Slots({name: self._free_for(demand, name) for name in self._cluster.nodes}, labels).room(alike)
-        room = {name: (now.room or {}).get(name, 0) for name in whole.whole or {}}
-        return Room(slots=self.nodes, whole=whole.whole, room=room, fits=now.fits)
+        demand = slices.in_rays_words(demand)
+        free = {name: self._free_for(demand, name) for name in self._cluster.nodes}
+        if (kind := slices.slices_of(demand)) is not None:
+            return slices.room_in_slices(demand, kind, self._cluster.nodes, free)
+        return room_on(self._cluster.nodes, free, demand)
+
+    def avoided(self, demand: Demand) -> tuple[str, ...]:
+        """Return the TPU slices that are not whole, or not free for a demand, or have a node that it stays off."""
+        kind, nodes = slices.slices_of(demand), self._cluster.nodes
+        free = {name: self._free_for(demand, name) for name in nodes}
+        return () if kind is None else slices.avoided(nodes, free, kind, demand.excluded)
+
+    async def news(self) -> None:
+        """Wait until the cluster is seen to have changed."""
+        await self._seen.wait()
 
     def _free_for(self, demand: Demand, name: str) -> dict[str, float]:
         """Return what a node has free, with what the run itself holds."""
@@ -142,6 +154,10 @@ class RayBook:
             return {}
         own = self.reserved.get(demand.run) or self._returning.get(demand.run, (0, None))[1]
         free = dict(self._cluster.free.get(name, {}))
+        under_way = self._slicing.get(demand.run)
+        heads = under_way.heads if under_way is not None else own.heads if own is not None else []
+        if any(head.node == node.id for head in heads):
+            free |= slices.heads_on(node)
         if own is not None:
             count = len(own.on(node.id))
             for resource, amount in own.resources.items():
@@ -166,16 +182,18 @@ class RayBook:
         for selector in demand.selectors:
             if (why := bad_selector(selector)) is not None:
                 return f"label_selector: {why}"
-        if (gpus := demand.resources.get("GPU", 0)) > 1 and gpus != int(gpus):
-            return f"each rank needs {gpus:g} GPU: Ray gives one GPU in parts, and more than one only whole"
+        if (why := bad_amount(demand)) is not None:
+            return why
         if demand.attempt > 1:
             return None
-        labels = {name: node.labels for name, node in self._ever.items()}
-        return Slots({name: node.resources for name, node in self._ever.items()}, labels).never(_as_slots(demand))
+        demand = slices.in_rays_words(demand)
+        if (kind := slices.slices_of(demand)) is not None:
+            return slices.never_in_slices(demand, kind, self._ever)
+        return never_on(self._ever, demand)
 
     def ask(self, demand: Demand) -> None:
         """Put a demand into the queue, in place of an earlier one of the same run."""
-        self._waiting[demand.run] = demand
+        self._waiting[demand.run] = slices.in_rays_words(demand)
         self._changed.set()
 
     def withdraw(self, run: str) -> None:
@@ -195,7 +213,8 @@ class RayBook:
             held = self.reserved.pop(key)
             if not held.lent:
                 self._returning[key] = (LOOKS_UNTIL_SEEN_COUNT, held)
-                self.remove(held.group)
+                for group in (held.group, *(head.group for head in held.heads)):
+                    self.remove(group)
         self._changed.set()
 
     def part(self, run: str, node: str) -> None:
@@ -206,10 +225,15 @@ class RayBook:
         granted, self._granted = self._granted, []
         return granted
 
+    def given_up(self) -> list[GivenUp]:
+        """Return whose places were not to be had since the last call."""
+        given_up, self._given_up = self._given_up, []
+        return given_up
+
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
         return {
-            demand.run: Waiting(ahead=ahead, free=self.free, needed=_cpus(demand))
+            demand.run: Waiting(ahead=ahead, free=self.free, needed=cpus_of(demand))
             for ahead, demand in enumerate(self._queue())
         }
 
@@ -262,16 +286,19 @@ class RayBook:
         """Whether a demand could not be met by the nodes that it may use if they all stood empty."""
         off = {*demand.excluded, *self._cluster.leaving}
         usable = {name: node for name, node in self._cluster.nodes.items() if name not in off}
-        labels = {name: node.labels for name, node in usable.items()}
-        whole = Slots({name: node.resources for name, node in usable.items()}, labels)
-        return whole.never(_as_slots(demand)) is not None
+        if (kind := slices.slices_of(demand)) is not None:
+            return slices.never_in_slices(demand, kind, usable) is not None
+        return never_on(usable, demand) is not None
 
     async def _reserved(self, demand: Demand) -> None:
         """Ask for a demand's placement group, and wait until it is there; one that is wanted no more is given back."""
+        if (kind := slices.slices_of(demand)) is not None:
+            await self._sliced(demand, kind)
+            return
         if await self._moved(demand):
             return
         name = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}{self._suffix}"
-        bundles, selectors = [_bundle(demand)] * demand.num_workers, self._selectors(demand)
+        bundles, selectors = [bundle_of(demand)] * demand.num_workers, selectors_of(demand, self._ever)
         try:
             group, ready = await self._ray.create_group(name, bundles, demand.strategy, selectors)
         except GroupRefused as error:
@@ -285,7 +312,7 @@ class RayBook:
             names = [self.name_of(node) if node is not None else None for node in where]
             got = None not in names and self._waiting.get(demand.run) == demand
             if got:
-                self._has(demand, Reserved(group, [str(node) for node in where], _bundle(demand)), names)
+                self._has(demand, Reserved(group, [str(node) for node in where], bundle_of(demand)), names)
         except (ActorLost, ActorUnreachable) as error:
             _LOG.warning("%s: its placement group is gone, and is asked for again: %s", demand.run, error)
         finally:
@@ -294,6 +321,30 @@ class RayBook:
         if not got:
             # A node has come or gone this instant: it is seen before it is asked for again.
             await asyncio.sleep(RETRY_S)
+
+    async def _sliced(self, demand: Demand, kind: Slice) -> None:
+        """Reserve a demand's TPU slices; what is not to be had in time is given up, and that is told."""
+        stem = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}"
+        bundle, slicing = bundle_of(demand), Slicing(self._ray, demand, kind, (stem, self._suffix), self, self.remove)
+        self._slicing[demand.run] = slicing
+        try:
+            had = await slicing.reserve(bundle)
+        except SlicesNotHad as error:
+            if self._waiting.get(demand.run) == demand:
+                del self._waiting[demand.run]
+                self._given_up.append(GivenUp(demand=demand, kind=error.kind, reason=str(error)))
+                self.on_change()
+            return
+        finally:
+            del self._slicing[demand.run]
+        names = [self.name_of(node) for node in had.bundles]
+        if None not in names and self._waiting.get(demand.run) == demand:
+            self._has(demand, Reserved(had.group, had.bundles, bundle, heads=had.heads), names)
+            return
+        for group in (had.group, *(head.group for head in had.heads)):
+            self.remove(group)
+        # A node has come or gone this instant: it is seen before they are asked for again.
+        await asyncio.sleep(RETRY_S)
 
     async def _moved(self, demand: Demand) -> bool:
         """Have another place for one whose node is gone, where Ray puts the bundles that were there.
@@ -337,23 +388,6 @@ class RayBook:
         self._granted.append(Granted(demand=demand, places=places))
         self.on_change()
 
-    def _selectors(self, demand: Demand) -> list[dict[str, str]]:
-        """Return what each bundle's node has to be, in Ray's words: as the job says, and none of those excluded."""
-        given = demand.selectors if len(demand.selectors) != 1 else demand.selectors * demand.num_workers
-        each = [self._selector(one, demand.excluded) for one in given[: demand.num_workers]]
-        each = each or [self._selector({}, demand.excluded)] * demand.num_workers
-        return each if any(each) else []
-
-    def _selector(self, given: Mapping[str, str], excluded: Sequence[str]) -> dict[str, str]:
-        off = [node.id for name in excluded if (node := self._ever.get(name)) is not None]
-        if NODE_LABEL not in given:
-            return {**given, NODE_ID_LABEL: f"!in({','.join(off)})"} if off else dict(given)
-        # Ray does not know what we call its nodes.
-        rest = {name: value for name, value in given.items() if name != NODE_LABEL}
-        meant = {NODE_LABEL: given[NODE_LABEL]}
-        ids = [node.id for name, node in self._ever.items() if fits(meant, {NODE_LABEL: name}) and node.id not in off]
-        return {**rest, NODE_ID_LABEL: f"in({','.join(ids)})"}
-
     def remove(self, group: Group) -> None:
         """Give a placement group back; `close` waits for it."""
         task = asyncio.create_task(self._ray.remove_group(group), name=f"give back {group.name}")
@@ -364,29 +398,3 @@ class RayBook:
         """Wait until what was given back is given back, if the cluster answers at all."""
         if self._removing:
             await asyncio.wait(self._removing, timeout=CLOSE_TIMEOUT_S)
-
-
-def _bundle(demand: Demand) -> Mapping[str, float]:
-    """Return what one rank reserves."""
-    wanted = {name: amount for name, amount in demand.resources.items() if amount > 0}
-    if demand.accelerator_type is not None:
-        wanted[f"{ACCELERATOR}{demand.accelerator_type}"] = ACCELERATOR_SHARE
-    return wanted or NOTHING
-
-
-def _as_slots(demand: Demand) -> Demand:
-    return Demand(
-        run=demand.run,
-        attempt=demand.attempt,
-        num_workers=demand.num_workers,
-        resources=dict(_bundle(demand)),
-        priority=demand.priority,
-        accepted_at=demand.accepted_at,
-        strategy=demand.strategy,
-        excluded=demand.excluded,
-        selectors=demand.selectors,
-    )
-
-
-def _cpus(demand: Demand) -> int:
-    return -int(-demand.resources.get("CPU", 0) * demand.num_workers // 1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol, TypeVar, cast
 
@@ -21,6 +21,10 @@ _T = TypeVar("_T")
 
 LOCAL_OBJECT_STORE_BYTES: Final = 80 * 1024 * 1024
 """The shared memory of a cluster that is started here: nothing is kept there but what actors are told."""
+
+
+HEAD: Final = "-head-"
+"""What follows in the name of the placement group that has the head of a slice, after that of the whole's."""
 
 
 class RayError(RunfoldError):
@@ -55,6 +59,7 @@ class _Remote(Protocol):
 
 class _Context(Protocol):
     def get_node_id(self) -> str: ...
+    def get_accelerator_ids(self) -> dict[str, list[str]]: ...
 
 
 class _Core(Protocol):
@@ -243,10 +248,15 @@ class Ray:
         except (RuntimeError, TypeError, ValueError) as error:
             raise ActorLost(f"Ray does not take it: {error}") from error
 
-    async def accelerators(self, function: object, group: Group, bundle: int, gpus: float) -> list[str]:
-        """Return what a function says in a bundle that has so many GPUs: which ones they are."""
+    async def accelerators(
+        self, function: object, group: Group, bundle: int, gpus: float, tpus: float = 0
+    ) -> list[str]:
+        """Return what a function says in a bundle that has so many GPUs, or TPUs: which ones they are."""
         options = self._core.remote(function).options(
-            num_cpus=0, num_gpus=gpus, scheduling_strategy=_in_bundle(group, bundle)
+            num_cpus=0,
+            num_gpus=gpus,
+            scheduling_strategy=_in_bundle(group, bundle),
+            **({"resources": {"TPU": tpus}} if tpus > 0 else {}),
         )
         return cast("list[str]", await _answer(options.remote()))
 
@@ -298,8 +308,25 @@ def own_group() -> str | None:
 
 
 def remove_group(number: str) -> None:
-    """Give a placement group back; this actor's own ends this actor."""
-    cast("_Util", _imported("ray.util")).remove_placement_group(_placement_group(number))
+    """Give a placement group back, and the heads of its slices before it; this actor's own ends this actor."""
+    util = cast("_Util", _imported("ray.util"))
+    table = {number: cast("dict[str, str]", one) for number, one in util.placement_group_table().items()}
+    groups = [Group(id=number, name=one["name"]) for number, one in table.items() if one["state"] != "REMOVED"]
+    for head in heads_of(table[number]["name"], groups) if number in table else ():
+        util.remove_placement_group(_placement_group(head.id))
+    util.remove_placement_group(_placement_group(number))
+
+
+def heads_of(name: str, groups: Iterable[Group]) -> list[Group]:
+    """Return the placement groups that have the heads of a group's TPU slices, by what they are called."""
+    stem, _, identity = name.rpartition("-")
+    return [one for one in groups if one.name.startswith(f"{stem}{HEAD}") and one.name.endswith(f"-{identity}")]
+
+
+def own_chips() -> list[str]:
+    """Return the ids of the TPU chips that are given to this task."""
+    context = cast("_Core", _imported("ray")).get_runtime_context()
+    return list(context.get_accelerator_ids().get("TPU", []))
 
 
 def own_gpus() -> list[str]:

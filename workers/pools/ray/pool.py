@@ -24,10 +24,14 @@ from runfold.workers.pools.pool import Left, Notice, Watched
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pools.ray.actor import Attendant, Standing
 from runfold.workers.pools.ray.book import RayBook, Reserved, Sight
+from runfold.workers.pools.ray.chips import chips_on
 from runfold.workers.pools.ray.gpus import visible
 from runfold.workers.pools.ray.handle import RayRunner
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray
+from runfold.workers.pools.ray.slices import mates, pod_of
+from runfold.workers.pools.ray.slicing import heads_held
 from runfold.workers.pools.ray.tasks import RayTasks
+from runfold.workers.tpus import TPU
 
 LOOK_EVERY_S: Final = 0.5
 """How often the cluster is asked which nodes it has, and which of them will go: Ray tells nobody by itself."""
@@ -118,18 +122,22 @@ class RayPool:
         bundles = reserved.on(node.id)
         gpus = spec.resources.get("GPU", 0.0)
         name = f"{self._prefix}{spec.run}-{spec.attempt}-{spec.node}-{secrets.token_hex(2)}{self._suffix}"
-        actor, shown = await asyncio.gather(
+        actor, shown, chips = await asyncio.gather(
             self._ray.create_actor(Attendant, name, reserved.group, bundles[0], spec.runtime_env),
             visible(self._ray, reserved.group, bundles, gpus),
+            chips_on(self._ray, reserved.group, bundles, spec.resources.get(TPU, 0.0), node),
         )
+        pod, pod_host = pod_of(node)
         told = msgspec.structs.replace(
             spec,
             addr=node.addr,
             places_dir=None,
             adopt=False,
             tied=True,
-            env={**values_of(spec.secret_env), **shown},
+            env={**values_of(spec.secret_env), **shown, **chips},
             runtime_env={},
+            pod=pod,
+            pod_host=pod_host,
         )
         own_dir = "working_dir" in spec.runtime_env
         try:
@@ -164,6 +172,9 @@ class RayPool:
                 place.run if one.standing.lent else one.standing.held_as, Reserved(group, bundles, place.resources)
             )
         kept = {reserved.group.id for reserved in self.book.reserved.values()}
+        for reserved in self.book.reserved.values():
+            reserved.heads = await heads_held(self._ray, reserved.group.name, groups.values())
+            kept |= {head.group.id for head in reserved.heads}
         for group in groups.values():
             if group.id not in kept:
                 _LOG.warning("the placement group %s of an earlier supervisor is given back", group.name)
@@ -228,10 +239,17 @@ class RayPool:
         for node, by in now.items():
             if node not in self._leaving or self._leaving[node] != by:
                 within_s = None if by is None else max(0.0, by - time.time())
-                self._notices.append(Notice(nodes=(node,), within_s=within_s, reason=f"Ray drains the node {node}"))
+                self._notices.append(
+                    Notice(
+                        nodes=(node,), within_s=within_s, reason=f"Ray drains the node {node}", mates=mates(alive, node)
+                    )
+                )
         for node in self._leaving:
             if node in alive and node not in now:
-                self._notices.append(Notice(nodes=(node,), cancelled=True))
+                stay = mates(alive, node)
+                self._notices.append(
+                    Notice(nodes=(node,), cancelled=True, mates=() if any(mate in now for mate in stay) else stay)
+                )
         self._leaving = now
         frees = {name: free.get(node.id, {}) for name, node in alive.items()}
         is_news = self.book.see(Sight(nodes=alive, free=frees, leaving=frozenset(now)))
