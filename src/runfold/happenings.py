@@ -69,6 +69,7 @@ class Happenings:
         self._checkpoint_of = checkpoint_of
         self._before: RunState | None = None
         self._reports: dict[int, _Waiting] = {}
+        self._told_index = -1
         self._done: set[str] = set()
         self._lost: set[str] = set()
 
@@ -85,11 +86,13 @@ class Happenings:
 
     def _told(self, entry: Entry, after: RunState) -> Iterator[Hook]:
         before, context = self._before, context_of(after)
-        self._note_reports(entry)
+        self._note_reports(entry, after.attempt if before is None else before.attempt)
         yield from _heard(entry, before, after)
         for decided in entry.transitions:
             if isinstance(decided, AttemptStarted | StateChanged):
                 yield from self._reported(before, after, context, last=True)
+            if isinstance(decided, AttemptStarted):
+                self._told_index = -1
             yield from self._decided(decided, before, after, context)
         yield from self._reported(before, after, context, last=False)
 
@@ -122,9 +125,10 @@ class Happenings:
 
     # --- reports
 
-    def _note_reports(self, entry: Entry) -> None:
+    def _note_reports(self, entry: Entry, attempt: int) -> None:
+        """Note what ranks report in this attempt, but of no report that was told of without them."""
         for item in entry.inputs:
-            if isinstance(item, Reported):
+            if isinstance(item, Reported) and item.attempt == attempt and item.index > self._told_index:
                 one = self._reports.setdefault(item.index, _Waiting({}))
                 one.metrics[item.rank] = _unpacked(item.metrics)
                 one.checkpoint = one.checkpoint or item.checkpoint
@@ -142,6 +146,7 @@ class Happenings:
             if not (over or full or (passed and settled)):
                 return
             del self._reports[index]
+            self._told_index = index
             metrics = [one.metrics.get(rank, {}) for rank in range(max(len(ranks), 1))]
             committed = one.checkpoint if one.checkpoint in self._done else None
             checkpoint = None if committed is None else self._checkpoint_of(after, committed)

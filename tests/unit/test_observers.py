@@ -106,6 +106,17 @@ def test_reports_are_told_when_every_rank_has_passed_them_and_errors_by_rank(tmp
     assert reports.errors == [{0: "RuntimeError: too", 1: "RuntimeError: boom"}]
 
 
+def test_a_late_report_of_an_attempt_that_is_over_is_none_of_the_next_one(tmp_path: Path) -> None:
+    reports = Reports()
+    run = Run(2, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.reported(0, 0, loss=0.5))
+    run.says(run.failed(0), run.failed(1)).starts()
+    run.says(run.reported(0, 0, loss=0.4), run.reported(1, 0))
+    run.says(run.reported(1, 0, attempt=1))
+    tell(Observers([reports], tmp_path), run)
+    assert [[one.get("loss") for one in metrics] for metrics, _ in reports.reports] == [[0.5, None], [0.4, None]]
+
+
 def test_a_report_with_files_waits_until_its_checkpoint_is_committed(tmp_path: Path) -> None:
     reports, run = Reports(), Run(1).running()
     observers = Observers([reports], tmp_path)

@@ -204,6 +204,13 @@ def test_reports_that_wait_for_ranks_are_so_many_and_then_the_oldest_is_told_as_
         state = fold(state, entry)
         told += [f"{one.document['index']}" for one in happenings.of(entry, state) if one.hook == "after_report"]
     assert told == ["0", "1"], "of five, three wait"
+    for index in range(5):
+        run.says(run.reported(1, index))
+        state = fold(state, run.entries[-1])
+        told += [
+            f"{one.document['index']}" for one in happenings.of(run.entries[-1], state) if one.hook == "after_report"
+        ]
+    assert told == ["0", "1", "2", "3", "4"], "the first two were told without the other rank, and are not told again"
 
 
 # --- what is sent
