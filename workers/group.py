@@ -125,6 +125,11 @@ class RankGroup:
             if life.pid is None:
                 self._brooder.hurry()
 
+    def note(self, text: str) -> None:
+        """Let the ranks here have a line of ours among what they print."""
+        for life in self.lives:
+            life.note(text)
+
     def pause(self, paused: bool) -> None:
         """Let all reports wait, or go on."""
         self._paused = paused

@@ -106,6 +106,7 @@ class RankLife:
         self._killed = False
         self._refused = False
         self._paused = False
+        self._noted: set[str] = set()
         self._uploads: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -130,6 +131,12 @@ class RankLife:
     def pid(self) -> int | None:
         """Its process, once there is one."""
         return self.handle.pid if self.handle is not None else None
+
+    def note(self, text: str) -> None:
+        """Put a line among what it prints, once: so it stands in the log of the run, should this be its end."""
+        if text not in self._noted:
+            self._noted.add(text)
+            self._outlet.feed("stderr", f"runfold: {text}\n".encode())
 
     def end(self, *, kill: bool, now: float) -> None:
         """Ask it to end, or make it; one that is still being started ends as soon as it could be signalled.

@@ -11,6 +11,7 @@ import importlib
 import logging
 import signal
 import socket
+from collections.abc import Callable
 from typing import Final, Protocol, cast
 
 import msgspec
@@ -84,11 +85,15 @@ def main(_spec: bytes, fds: dict[str, int]) -> int:
 
 
 class Lighthouse:
-    """Holds a port for one, and keeps one alive there while the assignment says that it is here."""
+    """Holds a port for one, and keeps one alive there while the assignment says that it is here.
 
-    def __init__(self, spawner: Spawner, addr: str) -> None:
+    `say` hears why it is out, each time that it could not be lit: the ranks that look for it fail of that.
+    """
+
+    def __init__(self, spawner: Spawner, addr: str, say: Callable[[str], None]) -> None:
         self._spawner = spawner
         self._addr = addr
+        self._say = say
         self._held: HeldPort | None = HeldPort(addr)
         self.port = self._held.number
         self._keeping: asyncio.Task[None] | None = None
@@ -123,9 +128,11 @@ class Lighthouse:
             try:
                 await self._shine(arguments)
             except (SpawnError, LinkError, OSError, asyncio.IncompleteReadError) as error:
-                # What keeps it from starting may do so for as long as the ranks look for it: said once.
-                if said != (said := str(error)):
-                    _LOG.warning("the lighthouse at %s is out, and lit again and again: %s", self.address, error)
+                trouble = f"the lighthouse at {self.address} is out, and lit again and again: {error}"
+                # What keeps it from starting may do so for as long as the ranks look for it: logged once.
+                if said != (said := trouble):
+                    _LOG.warning("%s", trouble)
+                self._say(trouble)
             await asyncio.sleep(AGAIN_AFTER_S)
 
     async def _shine(self, arguments: dict[str, Json]) -> None:

@@ -76,7 +76,7 @@ class Runner:
         storages = Storages(spec, blobs)
         self.group = RankGroup(spec, spawner, blobs, connection, self.facts, storages, self._wake.set)
         self._hand = Hand(spawner)
-        self._lighthouse = Lighthouse(spawner, spec.addr)
+        self._lighthouse = Lighthouse(spawner, spec.addr, self.group.note)
         doer = StorageDoer(spec.run, self._hand, storages.of)
         self.chores = Chores(spec.source, doer, self.facts.say, lambda: self.group.attempts, self._wake.set)
         self.chores.register(STACKS, Lookout(lambda: self.group.lives, blobs))

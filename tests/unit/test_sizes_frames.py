@@ -230,7 +230,7 @@ def _ask() -> Ask:
 
 async def test_a_lighthouse_is_told_no_more_than_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     mortal = _Mortal(1)
-    lamp = Lighthouse(cast("Spawner", mortal), "127.0.0.1")
+    lamp = Lighthouse(cast("Spawner", mortal), "127.0.0.1", lambda _: None)
     with pytest.raises(LinkError, match=f"is over the limit of {lighthouse.FRAME_MAX_BYTES} bytes"):
         await lamp._shine({"name": "x" * lighthouse.FRAME_MAX_BYTES})
     await asyncio.gather(*mortal.tasks, return_exceptions=True)

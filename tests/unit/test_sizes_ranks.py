@@ -22,6 +22,7 @@ from runfold.workers.layout import INNER, StorageSpec
 from runfold.workers.life import RankLife
 from runfold.workers.link import Start, Uploading
 from runfold.workers.nccl import ask_ras
+from runfold.workers.output import OutputCut
 from runfold.workers.prepare import FETCH_TRIES_MAX, Order, prepared
 from runfold.workers.rank import pack_value
 from runfold.workers.sealing import DEPTH_MAX, directories
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from runfold.events.nats.blobs import Blobs
     from runfold.events.nats.client import RawMessage
     from runfold.events.nats.connection import Connection
+    from runfold.events.output import OutputSource
     from runfold.workers.collective import Collectives
     from runfold.workers.handle import RankSource
     from runfold.workers.outlet import Outlet
@@ -223,6 +225,27 @@ def test_so_many_saves_are_remembered_and_the_oldest_forgotten(monkeypatch: pyte
         one._heard(Uploading(f"checkpoint_{index}", index))
     assert saves == {2, 3, 4}
     assert len(one.uploading) == 5, "what is under way is not forgotten"
+
+
+def test_what_is_noted_of_a_rank_stands_once_among_its_last_lines() -> None:
+    cut = OutputCut("digits", 1, 0, "local")
+
+    class Fed:
+        def feed(self, source: OutputSource, data: bytes) -> None:
+            cut.feed(source, data, 0.0, 0.0)
+
+    one = RankLife(
+        Order(start=start()),
+        spawner=cast("RankSource", None),
+        blobs=cast("Blobs", None),
+        outlet=cast("Outlet", Fed()),
+        group=cast("Collectives", None),
+        say=lambda _: None,
+        on_change=lambda: None,
+    )
+    one.note("the lighthouse is out")
+    one.note("the lighthouse is out")
+    assert cut.last_lines() == "runfold: the lighthouse is out\n"
 
 
 class _Wire:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -154,13 +155,42 @@ async def test_a_lighthouse_that_does_not_light_up_is_put_out_and_said(
             links.append(os.dup(fds["link"]))
             return cast("Child", process)
 
-    one = Lighthouse(cast("Spawner", Forks()), "127.0.0.1")
+    one = Lighthouse(cast("Spawner", Forks()), "127.0.0.1", lambda _: None)
     with pytest.raises(LinkError, match=r"it did not say within 0\.02 s that it listens"):
         async with asyncio.timeout(30):
             await one._shine({})
     assert process.killed
     await one.close()
     os.close(links[0])
+
+
+async def test_why_a_lighthouse_is_out_is_told_to_ranks_for_as_long_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(lighthouse, "AGAIN_AFTER_S", 0.0)
+    told, often = list[str](), asyncio.Event()
+
+    class Refuses:
+        async def spawn(self, spec: bytes, fds: dict[str, int]) -> Child:
+            raise SpawnError("there is no process to be had")
+
+    def say(text: str) -> None:
+        told.append(text)
+        if len(told) == 3:
+            often.set()
+
+    one = Lighthouse(cast("Spawner", Refuses()), "127.0.0.1", say)
+    where = one.address
+    with caplog.at_level(logging.WARNING):
+        keeping = asyncio.ensure_future(one._keep({}))
+        async with asyncio.timeout(30):
+            await often.wait()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+    await one.close()
+    trouble = f"the lighthouse at {where} is out, and lit again and again: there is no process to be had"
+    assert set(told) == {trouble}
+    assert caplog.messages == [trouble], "logged once"
 
 
 def test_a_rank_whose_runner_says_nothing_ends_in_words(
