@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -18,6 +20,8 @@ VALIDATION: Final = "validation.json"
 """What a validation found."""
 METADATA: Final = ".metadata.json"
 """The metadata of `Checkpoint.set_metadata`: may change at any time, so it has no digest."""
+
+_PART: Final = re.compile(r"part-([0-9]+)(?:\.([0-9]+))?\.json")
 
 
 class StorageSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,9 +50,20 @@ class Marker(Document, frozen=True, kw_only=True):
     run: str
 
 
-def part_name(rank: int) -> str:
-    """Return the name of a rank's part."""
-    return f"part-{rank}.json"
+def part_name(rank: int, life: int = 1) -> str:
+    """Return the name of a rank's part: each of its lives has its own, which no other writes over."""
+    return f"part-{rank}.json" if life <= 1 else f"part-{rank}.{life}.json"
+
+
+def is_part(name: str) -> bool:
+    """Whether a file of `INNER` is some rank's part."""
+    return _PART.fullmatch(name) is not None
+
+
+def lives_in(names: Iterable[str], rank: int) -> list[int]:
+    """Return the lives of a rank whose parts are among these names of files, the newest first."""
+    found = (_PART.fullmatch(name) for name in names)
+    return sorted((int(one[2] or 1) for one in found if one is not None and int(one[1]) == rank), reverse=True)
 
 
 def is_inner(file: str) -> bool:

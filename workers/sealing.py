@@ -28,6 +28,8 @@ from runfold.workers.layout import (
     SealedFile,
     Validated,
     is_inner,
+    is_part,
+    lives_in,
     part_name,
 )
 from runfold.workers.storage import Storage
@@ -69,8 +71,8 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
         return SealedAs(manifest_digest=digest, size_bytes=manifest.size_bytes, metrics=manifest.metrics)
     storage.check_own(run)
     ranks = ranks_in(order.ranks)
-    parts = [_part(storage, run, order, rank) for rank in ranks]
     there = storage.files.find(storage.path(order.name))
+    parts = [_part(storage, run, order, rank, there) for rank in ranks]
     files = _merged(storage, order.name, parts, there)
     manifest = Manifest(
         run=run,
@@ -96,8 +98,9 @@ def seal(storage: Storage, run: str, order: SealOrder) -> SealedAs:
 
 def _clear(storage: Storage, order: SealOrder) -> None:
     """Remove the parts of a checkpoint that is sealed, and what another keeper was writing when it was killed."""
-    storage.files.remove_files(storage.inner(order.name, part_name(rank)) for rank in ranks_in(order.ranks))
-    storage.files.remove_unfinished(storage.inner(order.name, ""))
+    files, inner = storage.files, storage.inner(order.name, "")
+    files.remove_files(f"{inner}{name}" for name in sorted(files.find(inner)) if is_part(name))
+    files.remove_unfinished(inner)
 
 
 def _standing(storage: Storage, name: str) -> tuple[Manifest, str] | None:
@@ -114,9 +117,25 @@ def _standing(storage: Storage, name: str) -> tuple[Manifest, str] | None:
         ) from None
 
 
-def _part(storage: Storage, run: str, order: SealOrder, rank: int) -> Part:
+def _part(storage: Storage, run: str, order: SealOrder, rank: int, there: Iterable[str]) -> Part:
+    """Return what a rank uploaded: its newest life in this attempt, should those before it have uploaded too."""
+    names = [file.removeprefix(f"{INNER}/") for file in there if file.startswith(f"{INNER}/")]
+    found = [_read_part(storage, order, rank, life) for life in lives_in(names, rank) or [1]]
+    ours = [part for part in found if (part.run, part.attempt) == (run, order.attempt)]
+    if not ours:
+        raise StorageError(
+            f"{storage.path(order.name)}: the files of rank {rank} are of run {found[0].run}, "
+            f"attempt {found[0].attempt}"
+        )
+    for other in ours[1:]:
+        _check_left_alone(storage, order.name, ours[0], other)
+    return ours[0]
+
+
+def _read_part(storage: Storage, order: SealOrder, rank: int, life: int) -> Part:
+    path = storage.inner(order.name, part_name(rank, life))
     try:
-        part = msgspec.json.decode(storage.files.read(storage.inner(order.name, part_name(rank))), type=Part)
+        return msgspec.json.decode(storage.files.read(path), type=Part)
     except FileNotFoundError:
         raise StorageError(
             f"storage {storage.url} is not the same on all nodes: what rank {rank} uploaded to {order.name} cannot be "
@@ -124,12 +143,20 @@ def _part(storage: Storage, run: str, order: SealOrder, rank: int) -> Part:
             "object store (s3://…, gs://…) or a shared filesystem (NFS)"
         ) from None
     except (msgspec.DecodeError, RecursionError) as error:
-        raise StorageError(f"{storage.inner(order.name, part_name(rank))} is damaged: {error}") from None
-    if (part.run, part.attempt) != (run, order.attempt):
-        raise StorageError(
-            f"{storage.path(order.name)}: the files of rank {rank} are of run {part.run}, attempt {part.attempt}"
-        )
-    return part
+        raise StorageError(f"{path} is damaged: {error}") from None
+
+
+def _check_left_alone(storage: Storage, name: str, part: Part, other: Part) -> None:
+    """Raise `StorageError` when a life of a rank that is over has written over what a later one uploaded."""
+    theirs = {file.path: file for file in other.files}
+    for file in part.files:
+        path = posixpath.join(storage.path(name), file.path)
+        differs = theirs.get(file.path, file) != file
+        if differs and storage.files.digest(path) != (file.size, file.sha256):
+            raise StorageError(
+                f"{storage.path(name)}: {file.path} of rank {part.rank} (life {part.life}) was written over by its "
+                f"life {other.life}, which was taken for lost"
+            )
 
 
 def _merged(storage: Storage, name: str, parts: list[Part], there: dict[str, int]) -> tuple[SealedFile, ...]:

@@ -5,6 +5,7 @@
     .runfold-marker.json                  which run writes here; ranks look for it before they upload
     checkpoint_<index>_<attempt>/         all ranks' files, as they named them
         .runfold/part-<rank>.json         what a rank uploaded: written last, gone once sealed
+        .runfold/part-<rank>.<life>.json  what a later life of it uploaded in the same attempt
         .runfold/manifest.json            the seal: every file's rank, size and digest
         .runfold/doubt.json               says that the ranks' files may not belong together
 ```

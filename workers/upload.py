@@ -21,7 +21,7 @@ from runfold.events.config import CheckpointConfig
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointClashError, StorageError, UploadError
 from runfold.workers.files import copy, size_of, transient
-from runfold.workers.layout import MANIFEST, Part, PartFile, is_inner, part_name
+from runfold.workers.layout import MANIFEST, Part, PartFile, is_inner, lives_in, part_name
 from runfold.workers.processes import tell
 from runfold.workers.retry import Retries, retried
 from runfold.workers.storage import Storage
@@ -130,7 +130,7 @@ class Uploads:
             files=tuple(files),
             metrics=metrics,
         )
-        path, data = self.storage.inner(name, part_name(who.rank)), msgspec.json.encode(part)
+        path, data = self.storage.inner(name, part_name(who.rank, who.life)), msgspec.json.encode(part)
         # Read by the seal alone, which is what outlives a failure of the machine.
         self._tried(lambda: self.storage.files.write(path, data, durable=False), self._within(path))
 
@@ -152,10 +152,15 @@ class Uploads:
             raise CheckpointClashError(
                 f"checkpoint_dir_name: {name!r} is a committed checkpoint of this run; choose another name"
             )
-        try:
-            part = msgspec.json.decode(files.read(self.storage.inner(name, part_name(who.rank))), type=Part)
-        except (FileNotFoundError, msgspec.DecodeError):
-            return
+        for life in lives_in(files.find(self.storage.inner(name, "")), who.rank):
+            try:
+                part = msgspec.json.decode(files.read(self.storage.inner(name, part_name(who.rank, life))), type=Part)
+            except (FileNotFoundError, msgspec.DecodeError):
+                continue
+            self._check_older(name, part)
+
+    def _check_older(self, name: str, part: Part) -> None:
+        who = self._author
         if part.run == who.run and (part.attempt, part.life) > (who.attempt, who.life):
             raise StorageError(
                 f"{name} is being written by attempt {part.attempt} of this run (life {part.life} of rank {who.rank}): "

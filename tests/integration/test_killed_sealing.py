@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 CALLS = {
     "looking for a seal": 0,
-    "reading the part of rank 0": 1,
-    "reading the part of rank 1": 2,
-    "listing the files": 3,
+    "listing the files": 1,
+    "reading the part of rank 0": 2,
+    "reading the part of rank 1": 3,
     "writing the manifest": 4,
     "once it is written": 5,
-    "removing the part of rank 0": 6,
-    "removing the part of rank 1": 7,
+    "listing the parts": 6,
+    "removing the part of rank 0": 7,
+    "removing the part of rank 1": 8,
 }
 """What the keeper does about a checkpoint, in this order."""
 
