@@ -131,7 +131,7 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
     others = max(state.group.failed, len(failures)) - 1
     wait_s = backoff_s(state, choice.budget, choice.spent)
     replicas = failing(state, failures) if choice.decision == "retry" else ()
-    what_now = replacing_words(replicas, wait_s) if replicas else _what_now(state, first, choice, wait_s)
+    what_now = replacing_words(state, replicas, wait_s) if replicas else _what_now(state, first, choice, wait_s)
     reason = f"{words(state, first)}; {choice.reason}; {what_now}"
     cause = relative(first.cause, state.n)
     decided = FailureDecided(

@@ -5,16 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from runfold.controller.elsewhere import has_room
 from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
 from runfold.controller.replicas import bring_back, failing, size_of, too_late
-from runfold.controller.words import because
+from runfold.controller.words import because, listed
 from runfold.events.assignment import NodesTaken
 from runfold.events.base import relative
+from runfold.events.beats import RankPhase
 from runfold.events.counts import stay
 from runfold.events.edges import state_name
-from runfold.events.state import Preempting
+from runfold.events.state import OVER, Preempting
 from runfold.events.transitions import StateChanged
 
 if TYPE_CHECKING:
@@ -24,8 +27,13 @@ if TYPE_CHECKING:
 
 
 def taken(state: RunState, group: Group) -> tuple[str, ...]:
-    """Return the nodes of the group that a notice in force names."""
-    here = {place.node for place in group.places}
+    """Return the nodes of the group that a notice in force names, as far as ranks on them are not done.
+
+    Where every rank has returned there is nothing left to be lost, as when its runner goes.
+    """
+    done = OVER if not group.failures else frozenset[RankPhase](("returned",))
+    busy = {rank.node for rank in group.ranks if rank.phase not in done}
+    here = {place.node for place in group.places if place.left is None and place.node in busy}
     return tuple(node for node in state.notice.nodes if node in here) if state.notice is not None else ()
 
 
@@ -79,16 +87,17 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
         return fail(state, failures, policies)
     nodes = taken(state, group)
     if not nodes and not reclaims:
-        return (change(state, "running", stay(phase.nodes), phase.cause),)
+        return (change(state, "running", _no_more(state, phase), phase.cause),)
     changed = nodes and state.notice is not None and _differs(state, phase, nodes)
     fired = tuple(one for one in state.fired if one.timer == "preemption")
     if changed and state.notice is not None and not fired:
         return (preempt(state, nodes, state.notice.reason),)
     # Replica groups fail by the node; ranks that stand and fall together, once.
-    each = phase.nodes if size_of(state) is not None else phase.nodes[:1]
+    phase = replace(phase, nodes=nodes)
+    each = nodes if size_of(state) is not None else nodes[:1]
     if fired and not group.over:
         return fail(state, (*failures, *(reclaimed(state, phase, fired[0].cause, node) for node in each)), policies)
-    if not group.over and _has_saved(state, phase) and has_room(state):
+    if nodes and not group.over and _has_saved(state, phase) and has_room(state):
         return fail(state, (*failures, *(saved(state, phase, node) for node in each)), policies)
     if reclaims and failing(state, failures):
         return fail(state, failures, policies)
@@ -103,4 +112,12 @@ def _has_saved(state: RunState, phase: Preempting) -> bool:
 def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool:
     notice = state.notice
     deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else phase.deadline_t
-    return (nodes, deadline_t) != (phase.nodes, phase.deadline_t)
+    named = frozenset(notice.nodes) if notice is not None else frozenset()
+    return deadline_t != phase.deadline_t or not named >= frozenset(phase.nodes) >= frozenset(nodes)
+
+
+def _no_more(state: RunState, phase: Preempting) -> str:
+    """Say why the run is RUNNING again: the nodes stay, or nothing of it is left on them."""
+    named = state.notice.nodes if state.notice is not None else ()
+    going = [node for node in phase.nodes if node in named]
+    return f"every rank on {listed(going)} is done: nothing is lost there" if going else stay(phase.nodes)

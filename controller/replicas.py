@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -10,7 +10,7 @@ from runfold.controller.words import listed, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
 from runfold.events.failures import ErrorInfo, Failure
-from runfold.events.replicas import REPLACED_IN, find_replica, hit_by, members, replica_size, started
+from runfold.events.replicas import REPLACED_IN, find_replica, hit_by, is_done, members, replica_size, started
 from runfold.events.transitions import ReplicaGroupReplaced
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from runfold.events.replicas import Replica
     from runfold.events.state import Group, Place, RunState
     from runfold.events.transitions import RankLaid
+
+_ALONE: Final = "while nobody else trains"
 
 
 def size_of(state: RunState) -> int | None:
@@ -53,6 +55,8 @@ def vacated(state: RunState, failures: tuple[Failure, ...], replicas: Iterable[i
     if group is None or size is None:
         return ()
     taken = {failure.node for failure in failures if failure.kind == "preempted"}
+    if taken and state.notice is not None:
+        taken.update(state.notice.nodes)  # also where its other ranks had returned: they begin again with it
     here = ((i, group.places[i]) for i in _places(group, replicas, size) if group.places[i].left is None)
     late = any(failure.kind == "start_timeout" for failure in failures)
     return tuple(i for i, place in here if place.lost or place.node in taken or (late and place.ready is None))
@@ -77,6 +81,12 @@ def _trains_on(group: Group, number: int, size: int) -> bool:
     return (down is None or not down.down) and started(group, number, size)
 
 
+def _trained_on(group: Group, size: int) -> int:
+    """Return how many groups are at work: those that are down are not, nor those whose ranks have all returned."""
+    laid = {laid.rank // size for laid in group.layout}
+    return sum(not is_done(group, number, size) for number in laid)
+
+
 def _laid(group: Group, number: int, size: int) -> list[RankLaid]:
     mine = members(number, size)
     before = find_replica(group.replicas, number)
@@ -94,7 +104,7 @@ def bring_back(state: RunState, group: Group) -> tuple[ReplicaGroupReplaced, ...
         if one.down and one.not_before_t <= state.t and all(group.places[laid.place].healthy for laid in one.laid)
     ]
     first = max(rank.index for rank in group.ranks) + 1
-    others = len(group.layout) // len(due[0].laid) if due else 0
+    others = _trained_on(group, size_of(state) or 1)
     return tuple(_replaced(state, group, one, first, others) for one in due)
 
 
@@ -112,7 +122,11 @@ def _replaced(state: RunState, group: Group, one: Replica, first: int, others: i
         cause=relative(one.cause, state.n),
         reason=(
             f"replica group {one.group} ({ranks(len(layout))} on {nodes}) begins its life {one.life} {begins}, "
-            f"while {others} other{'s' if others != 1 else ''} train{'s' if others == 1 else ''} on"
+            + (
+                f"while {others} other{'s' if others != 1 else ''} train{'s' if others == 1 else ''} on"
+                if others
+                else _ALONE
+            )
         ),
     )
 
@@ -150,8 +164,14 @@ def _late(state: RunState, group: Group, one: Replica, size: int, cause: Cause) 
     )
 
 
-def replacing_words(replicas: tuple[int, ...], wait_s: float) -> str:
+def replacing_words(state: RunState, replicas: tuple[int, ...], wait_s: float) -> str:
     """Say what is done about groups that are replaced."""
+    group, size = state.group, size_of(state)
+    others = (
+        group is not None
+        and size is not None
+        and any(number not in replicas and not is_done(group, number, size) for number in _numbers(group, size))
+    )
     which = f"replica group{'s' if len(replicas) > 1 else ''} {listed([str(number) for number in replicas])}"
     when = f" in {wait_s:g} s at the earliest" if wait_s > 0 else ""
-    return f"replacing {which}{when} while the others train on"
+    return f"replacing {which}{when}{' while the others train on' if others else f', {_ALONE}'}"

@@ -68,14 +68,18 @@ def members(replica: int, size: int) -> range:
 
 
 def hit_by(group: Group, failure: Failure, size: int) -> frozenset[int]:
-    """Return the replica groups that a failure takes along: its rank's, those on its node, or all."""
+    """Return the replica groups that a failure takes along: its rank's, those on its node, or all.
+
+    A group whose ranks have all returned has nothing on its node any more that could be lost.
+    """
     if failure.rank is not None and failure.kind != "preempted":
         return frozenset((replica_of(failure.rank, size),))
     if not failure.node:
         return frozenset(replica_of(rank.rank, size) for rank in group.ranks)
     down = [one.laid for one in group.replicas if one.down]
     laid = (*group.layout, *(one for ones in down for one in ones))
-    return frozenset(replica_of(one.rank, size) for one in laid if group.places[one.place].node == failure.node)
+    here = frozenset(replica_of(one.rank, size) for one in laid if group.places[one.place].node == failure.node)
+    return frozenset(number for number in here if not is_done(group, number, size))
 
 
 def find_replica(replicas: tuple[Replica, ...], number: int) -> Replica | None:
@@ -86,6 +90,11 @@ def find_replica(replicas: tuple[Replica, ...], number: int) -> Replica | None:
 def started(group: Group, number: int, size: int) -> bool:
     """Whether all ranks of a replica group have entered user code in their present life."""
     return all(group.ranks[rank].started for rank in members(number, size))
+
+
+def is_done(group: Group, number: int, size: int) -> bool:
+    """Whether all ranks of a replica group have returned."""
+    return all(group.ranks[rank].phase == "returned" for rank in members(number, size))
 
 
 def replica_deadline(group: Group, size: int) -> float | None:

@@ -141,6 +141,32 @@ def test_given_a_rank_that_raises_and_no_other_room_then_the_group_uses_its_plac
     assert run.the(AttemptStarted).kept
 
 
+# --- done there
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_given_nodes_on_which_every_rank_has_returned_then_their_notice_costs_nothing(before: bool) -> None:
+    run = at_work()
+    run.says(run.returned(1) if before else run.noticed("node-b", within_s=4.0))
+    run.says(run.noticed("node-b", within_s=4.0) if before else run.returned(1))
+    assert (run.name, work(run).taken, work(run).wanted) == ("running", None, None)
+    run.waits(4.0).says(run.runner_lost("node-b"))
+    assert (run.said, run.state.attempt) == ((), 1)
+    run.says(run.returned(0))
+    assert run.path == ["running>shutting_down"]
+    assert run.state.budgets["preemption"].spent == 0
+
+
+def test_given_several_nodes_that_go_when_the_ranks_of_one_return_then_the_same_wish_stands_for_the_others() -> None:
+    run = at_work(4)
+    run.says(run.noticed(*NODES, within_s=4.0))
+    first = work(run).wanted
+    run.says(run.returned(0), run.returned(1))
+    assert (run.said, work(run).wanted) == ((), first)
+    run.waits(4.0)
+    assert run.the(FailureDecided).failure.error.message == "node-b taken back before the ranks were done"
+
+
 # --- nowhere to go
 
 
