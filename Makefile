@@ -8,9 +8,13 @@ BIN    := $(VENV)/bin
 
 # The repository root must never be on sys.path: a bare `import events` would find our folder.
 export PYTHONSAFEPATH := 1
+# Every command under test would compile all of the source again.
+unexport PYTHONDONTWRITEBYTECODE
+
+LINTS := lint-ruff lint-mypy lint-pyright lint-imports
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ray simulate soak lint bench peers wheel-test clean
+.PHONY: help setup demo test test-ray simulate soak lint $(LINTS) bench peers wheel-test clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -20,9 +24,10 @@ setup: $(VENV)/.installed-dev  ## Create the virtual environment with everything
 demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, break a rank, show the replay
 	$(BIN)/python examples/demo.py .demo
 
-# Two at a time: tests that start brokers and processes stay steady on two cores. A file's tests share a process.
+# Three at a time: tests that start brokers and processes wait for half of their time, so two of them leave a core idle.
+# A file's tests share a process.
 test: lint  ## Lint, type-check, then run every test
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
 
 # Ray is large: it has an environment of its own.
 test-ray: $(RAY_VENV)/.installed  ## Run the tests of the Ray pool, on clusters of several nodes on this machine
@@ -35,11 +40,23 @@ simulate: $(VENV)/.installed-dev  ## Play SEEDS=1000 seeds of all scenarios, or 
 soak: $(VENV)/.installed-dev  ## Run the tests that take minutes: long outages of a real broker
 	$(BIN)/python -m pytest --soak --timeout 1800 $(PYTEST_ARGS)
 
+# Side by side, as each uses one core; what each prints is kept together, and all of them are heard.
 lint: $(VENV)/.installed-dev  ## ruff, mypy strict, pyright strict on the public API, import contracts
+	@$(MAKE) --no-print-directory --jobs --output-sync=target --keep-going $(LINTS)
+
+$(LINTS): $(VENV)/.installed-dev
+
+lint-ruff:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+lint-mypy:
 	$(BIN)/mypy
+
+lint-pyright:
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
+
+lint-imports:
 	$(BIN)/lint-imports --no-logo
 
 bench: $(VENV)/.installed-examples  ## Measure the figures of benchmarks/ and print the table
