@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, assert_never
 
+from runfold.controller.links import as_named
 from runfold.controller.loop import Loop
 from runfold.controller.owners import Owners
 from runfold.controller.patience import GaveUp, Patience
 from runfold.controller.ports import Ports
 from runfold.controller.safe import shown
 from runfold.controller.seed import Collected, Dropped, Ended, Ending, Identity, NewRun, Quarantined, Stopped, Unwritten
-from runfold.controller.territory import storage_key
+from runfold.controller.territory import local_path, storage_key
 from runfold.events.job import Job
 from runfold.events.subjects import Subjects
 
@@ -30,13 +31,17 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What all runs of this controller share. `at` gives the time of day (RFC 3339, UTC), `monotonic` seconds."""
+    """What all runs of this controller share. `at` gives the time of day (RFC 3339, UTC), `monotonic` seconds.
+
+    `real_path` says where a path of this machine leads.
+    """
 
     ports: Ports
     me: Identity
     subjects: Subjects
     monotonic: Callable[[], float]
     at: Callable[[], str]
+    real_path: Callable[[str], Awaitable[str]] = as_named
 
 
 @dataclass(slots=True)
@@ -233,10 +238,15 @@ class Host:
 
     async def let_go(self, run: str, job: Job) -> None:
         """Free the keys of a run that is over, or never came to be: its storage first, which it may not outlive."""
-        key = storage_key(job)
+        key = await self.key_of(job)
         if key is not None:
             await self.owners.vacate(key, run)
         await self.owners.release(run)
+
+    async def key_of(self, job: Job) -> str | None:
+        """Return the key of a job's storage, by where it really is; None for one that is the run's alone."""
+        path = local_path(job)
+        return storage_key(job, None if path is None else await self._setting.real_path(path))
 
     async def _stop_when(self, stop: asyncio.Event) -> None:
         """Wait for `stop`, then end the loops after their turn, by force when they take too long."""

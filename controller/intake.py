@@ -20,7 +20,7 @@ from runfold.controller.safe import root_of, shown, shown_error
 from runfold.controller.seed import NewRun, Quarantined, Unwritten
 from runfold.controller.showing import decoded
 from runfold.controller.takeover import BeginningLost, read_acceptance
-from runfold.controller.territory import shown_storage, storage_key
+from runfold.controller.territory import shown_storage
 from runfold.events.base import Origin
 from runfold.events.conclusions import JobTaken
 from runfold.events.job import RUN_ID, Job, check_run_id, decode_job, job_digest, resolve_job
@@ -188,7 +188,7 @@ class Intake:
 
     async def _reserve(self, wanted: Wanted, *, is_first: bool) -> None:
         """Have the storage path for this run; raise `Refused` while another one is live there."""
-        key = storage_key(wanted.job)
+        key = await self._host.key_of(wanted.job)
         if key is None:
             return
         deadline = self._setting.monotonic() + LET_GO_TIMEOUT_S

@@ -16,6 +16,7 @@ from runfold.controller.config import ControllerConfig
 from runfold.controller.host import Host, Setting
 from runfold.controller.intake import Intake
 from runfold.controller.leases import Heir, Keeper, NameTaken
+from runfold.controller.links import Links
 from runfold.controller.policies import DEFAULT
 from runfold.controller.seat import seat
 from runfold.controller.seed import Identity
@@ -63,6 +64,7 @@ async def serve(
             subjects=names.subjects,
             monotonic=time.monotonic,
             at=time_of_day,
+            real_path=Links().real,
         )
         _log.info("controller %s hosts runs of %s", controller, appends.server)
         await host_runs(setting, config.peer_variables, ready=ready, stop=stop)

@@ -19,6 +19,7 @@ CONTROLLER_SHELL = (
     "controller/intake.py",
     "controller/latest.py",
     "controller/leases.py",
+    "controller/links.py",
     "controller/loop.py",
     "controller/main.py",
     "controller/owners.py",

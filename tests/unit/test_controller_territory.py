@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 import msgspec
 import pytest
 
-from runfold.controller.territory import storage_key
+from runfold.controller.territory import local_path, storage_key
 from runfold.events.job import Job, encode_job, resolve_job
 from runfold.events.refusal import JobRefused
 from runfold.events.requests import AbortRun
@@ -162,3 +162,25 @@ def test_reserving_beside_a_rival_ends() -> None:
             await asyncio.sleep(0)
 
     run(story())
+
+
+@pytest.mark.parametrize(
+    ("fields", "path"),
+    [
+        ({"storage_path": "/data/runs", "storage_name": "digits"}, "/data/runs/digits"),
+        ({"storage_path": "file:///data/runs", "storage_name": "digits"}, "/data/runs/digits"),
+        ({"storage_path": "runs", "working_dir": "/srv/me", "storage_name": "digits"}, "/srv/me/runs/digits"),
+        ({"storage_path": "runs", "storage_name": "digits"}, None),
+        ({"storage_path": "s3://bucket/runs", "storage_name": "digits"}, None),
+        ({"storage_name": "digits"}, None),
+    ],
+)
+def test_links_are_followed_in_what_is_a_directory_of_this_machine(fields: dict[str, object], path: str | None) -> None:
+    assert local_path(resolve_job(Job(id="run-1", entrypoint="a:b", **fields), 1)) == path  # type: ignore[arg-type]  # each is a field
+
+
+def test_one_directory_is_one_by_whatever_name() -> None:
+    linked = Job(id="run-1", entrypoint="a:b", storage_path="/linked", storage_name="other")
+    named = key(storage_path="/data/runs", storage_name="digits")
+    assert storage_key(resolve_job(linked, 1), "/data/runs/digits") == named
+    assert storage_key(resolve_job(linked, 1), "/linked/other") != named
