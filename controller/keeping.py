@@ -207,7 +207,8 @@ def _sealing(state: RunState, group: Group, one: Gathering) -> TaskOrdered:
     task = Task(id=seal_id(one.name), kind=SEAL, arguments=arguments, deadline_t=_deadline_t(state))
     without = len(group.ranks) - len(have)
     rest = f", {without} without files" if without else ""
-    reason = f"every rank has passed report {one.index}: {len(have)} with files{rest}; {one.name} is to be sealed"
+    every = "every rank at work" if any(rank.phase == "waiting" for rank in group.ranks) else "every rank"
+    reason = f"{every} has passed report {one.index}: {len(have)} with files{rest}; {one.name} is to be sealed"
     return TaskOrdered(task=task, cause=relative(one.cause, state.n), reason=reason)
 
 

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 
 
 def missing(group: Group, one: Gathering) -> tuple[int, ...]:
-    """Return the ranks that have not passed a checkpoint."""
+    """Return the ranks that have not passed a checkpoint, and still may.
+
+    Those of a replica group that is down will not: what the others have is whole without it. They begin behind it.
+    """
     have = frozenset(ranks_in(one.ranks))
-    return tuple(rank.rank for rank in group.ranks if rank.rank not in have and not passed(rank, one))
+    expected = (rank for rank in group.ranks if rank.phase != "waiting")
+    return tuple(rank.rank for rank in expected if rank.rank not in have and not passed(rank, one))
 
 
 def overdue(state: RunState, group: Group) -> tuple[AnyTransition, ...]:

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 REPORTS_WAITING_MAX_COUNT: Final = 10_000
 """Reports that wait for other ranks or for their checkpoint; the oldest beyond is told as it is."""
 
+_WILL_NOT_REPORT: Final = frozenset(("returned", "failed", "exited", "waiting"))
+"""Phases of ranks that others do not wait for: those that are done, and of replica groups that are down."""
+
 
 class Happening(msgspec.Struct, frozen=True, kw_only=True):
     """One thing that an observer is told: a hook and what it is called with.
@@ -140,7 +143,7 @@ class Happenings:
         over = last and (after.attempt != state.attempt or after.terminal)
         for index in sorted(self._reports):
             one = self._reports[index]
-            passed = all(rank.index >= index or rank.phase in ("returned", "failed", "exited") for rank in ranks)
+            passed = all(rank.index >= index or rank.phase in _WILL_NOT_REPORT for rank in ranks)
             settled = one.checkpoint is None or one.checkpoint in self._done or one.checkpoint in self._lost
             full = len(self._reports) > REPORTS_WAITING_MAX_COUNT
             if not (over or full or (passed and settled)):

@@ -335,6 +335,25 @@ def test_given_a_group_that_had_all_its_files_in_then_the_checkpoint_is_kept() -
     assert run.the(TaskOrdered).task.arguments["ranks"] == "f"
 
 
+def test_given_a_group_that_waits_for_a_place_then_what_the_others_save_meanwhile_is_committed() -> None:
+    run = at_work(4, nodes=2)
+    run.says(*(run.shard(rank, 0) for rank in range(4)))
+    run.says(run.sealed("checkpoint_000000_1", node="node-a"))
+    run.says(run.runner_lost("node-b"))
+    run.says(run.shard(0, 1)).says(run.shard(1, 1))
+    ordered = run.the(TaskOrdered)
+    assert (ordered.task.id, ordered.task.arguments["ranks"]) == ("seal:checkpoint_000001_1", "3")
+    assert ordered.reason == (
+        "every rank at work has passed report 1: 2 with files, 2 without files; checkpoint_000001_1 is to be sealed"
+    )
+    run.says(run.sealed("checkpoint_000001_1", node="node-a")).the(CheckpointCommitted)
+    run.join("node-c").says(run.place_again(1, "node-c", 2), run.ready("node-c"))
+    new = run.the(ReplicaGroupReplaced)
+    assert (new.checkpoint, new.first) == ("checkpoint_000001_1", 2)
+    run.says(run.shard(0, 2), run.shard(1, 2))
+    assert run.none(TaskOrdered), "who has begun again is waited for"
+
+
 # --- time
 
 

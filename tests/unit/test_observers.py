@@ -291,6 +291,14 @@ def test_replica_groups_are_told_when_they_go_and_when_they_are_back(tmp_path: P
     assert alike.told == [("begins", None), ("ends", 1), ("begins", 1), ("ends", None)]
 
 
+def test_reports_of_the_others_are_told_while_a_replica_group_waits_for_its_place(tmp_path: Path) -> None:
+    reports = Reports()
+    run = Run(4, nodes=("a", "b"), replica_size=2, failure=FailureConfig(max_failures=2)).running()
+    run.says(run.runner_lost("b")).says(run.reported(0, 0, loss=3.0)).says(run.reported(1, 0))
+    tell(Observers([reports], tmp_path), run)
+    assert [metrics for metrics, _ in reports.reports] == [[{"loss": 3.0}, {}, {}, {}]]
+
+
 def test_a_hook_that_stands_in_for_another_may_be_a_gate() -> None:
     class Asked(runfold.WorkerGroupCallback):
         @runfold.gate
