@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runfold.controller.sizes import Scaling
     from runfold.events.base import Cause
     from runfold.events.conclusions import Timer
-    from runfold.events.config import PlacementStrategy
+    from runfold.events.config import PlacementStrategy, ScalingConfig
     from runfold.events.elastic import Room
     from runfold.events.state import Group, RunState
 
@@ -63,10 +63,15 @@ def fitting(state: RunState) -> int | None:
     # Also those whose time is over: the next group stays off them until they are gone, or are said to stay.
     off = away(state).union(notice.nodes if notice is not None else ())
     fits = _fitting(room, off, scaling.placement_strategy, scaling.worker_resources, state.capacity or {})
-    if (whole := scaling.slice) is not None:
-        fits = whole_slices(fits, whole.workers(scaling.worker_resources.get("TPU", 0.0)), room.slices)
-    fits = min(fits, scaling.max_workers)
+    fits = min(_in_slices(scaling, fits, room.slices), scaling.max_workers)
     return fits - fits % (replica_size(scaling, state.job.backend) or 1)
+
+
+def _in_slices(scaling: ScalingConfig, fits: int, intact: int | None = None) -> int:
+    """Return how many ranks fit if TPU slices are had whole, of which so many are intact."""
+    if (whole := scaling.slice) is None:
+        return fits
+    return whole_slices(fits, whole.workers(scaling.worker_resources.get("TPU", 0.0)), intact)
 
 
 def away(state: RunState) -> frozenset[str]:
@@ -100,7 +105,7 @@ def can_do_without(state: RunState, node: str) -> bool:
     room, scaling = state.elastic.room, state.job.scaling
     by_node = room.whole if room is not None and room.whole is not None else state.capacity or {}
     others = [count for name, count in by_node.items() if name not in (*state.excluded, node)]
-    return _placeable(others, scaling.placement_strategy) >= scaling.min_workers
+    return _in_slices(scaling, _placeable(others, scaling.placement_strategy)) >= scaling.min_workers
 
 
 # --- when a running group changes

@@ -92,8 +92,8 @@ class CapacityChanged(PoolFact, frozen=True, kw_only=True):
     empty. `room`: how many each could hold now; what the run holds itself counts as free, what others hold or have a
     better claim to does not. `fits`: the largest group that could be placed now, with everything regarded that the job
     asks of its places. Nodes that the run stays off count in all of it. `slices`: how many TPU slices of the job's
-    kind are whole, and free or the run's own; those with a host that the run stays off do not count. None: nobody
-    counted it.
+    kind are whole, and free or the run's own; those with a host that the run stays off do not count, nor do their other
+    hosts in `whole`. None: nobody counted it.
     """
 
     slots: dict[str, int]

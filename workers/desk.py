@@ -177,6 +177,9 @@ class Desk:
         """Say how the run waits, if that is news."""
         if waiting != self._waiting:
             self._waiting = waiting
+            if waiting.what and not waiting.ahead:
+                self._say(PlacementFailed(**self._about(), verdict="busy", reason=waiting.what))
+                return
             self._say(Queued(**self._about(), ahead=waiting.ahead, free=waiting.free, needed=waiting.needed))
 
     def place(self, granted: Granted) -> None:

@@ -43,7 +43,7 @@ from runfold.workers.spawner import Spawner
 from runfold.workers.spool import about
 from runfold.workers.storages import Storages
 from runfold.workers.ties import Ties, tie
-from runfold.workers.tpus import POD_HOST, POD_NAME, TPU, pod_of
+from runfold.workers.tpus import POD_HOST, POD_NAME, pod_said
 
 EXIT_DONE: Final = 0
 CONNECT_TIMEOUT_S: Final = 2.0
@@ -198,7 +198,8 @@ class Runner:
             self.facts.say(PreemptionNoticed(**about(attempt, time.monotonic()), nodes=(node,), reason=reason))
 
     def _say_ready(self) -> None:
-        pod, pod_host = self._pod
+        told = (self._spec.pod, self._spec.pod_host)
+        pod, pod_host = pod_said(self._spec.resources, told, values_of((POD_NAME, POD_HOST)))
         self.facts.say(
             RunnerReady(
                 **about(self._spec.attempt, time.monotonic()),
@@ -211,14 +212,6 @@ class Runner:
                 pod_host=pod_host,
             )
         )
-
-    @property
-    def _pod(self) -> tuple[str, int]:
-        """The TPU slice of this node and the number of its host there, for ranks that have TPUs."""
-        if not self._spec.resources.get(TPU):
-            return "", 0
-        told = (self._spec.pod, self._spec.pod_host)
-        return told if self._spec.pod else pod_of(values_of((POD_NAME, POD_HOST)))
 
     def _spool_changed(self) -> None:
         self._wake.set()

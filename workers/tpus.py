@@ -27,10 +27,16 @@ PORT: Final = 8081
 """Where several slices are coordinated: for the first rank of a node; the next ones have the next ports."""
 
 
-def pod_of(told: Mapping[str, str]) -> tuple[str, int]:
-    """Return the slice that a node's variables name, and the number of its host there; no name for none."""
-    number = told.get(POD_HOST, "")
-    return told.get(POD_NAME, ""), int(number) if number.isascii() and number.isdecimal() else 0
+def pod_said(resources: Mapping[str, float], told: tuple[str, int], variables: Mapping[str, str]) -> tuple[str, int]:
+    """Return the slice of a node and the number of its host there, for ranks that have TPUs: as the pool told it.
+
+    Where it did not, by the node's own variables; no name for none.
+    """
+    if resources.get(TPU, 0) <= 0:
+        return "", 0
+    number = variables.get(POD_HOST, "")
+    by_itself = variables.get(POD_NAME, ""), int(number) if number.isascii() and number.isdecimal() else 0
+    return told if told[0] else by_itself
 
 
 def chips_environment(chips: str | None, slots: int, slot: int) -> dict[str, str]:

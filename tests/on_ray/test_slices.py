@@ -138,6 +138,7 @@ def test_who_finds_a_head_in_use_waits_gives_all_back_in_time_and_tries_again(
         waits = RayRun(service, "waits", workers=4, **TPUS)
         patiently(lambda: len(mine(cluster, waits)) == 2, waits.story)
         assert waits.status["state"] == "scheduling"
+        patiently(lambda: waits.status["waiting"] == "2 whole slices of v4 2x2x2 needed, 1 free", waits.story)
     assert slices.of(waits, 1, 4) == ["a0", "a1", "b0", "b1"]
     assert waits.ends()["state"] == "finished"
     cluster.leaves_nothing()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from runfold.controller.elastic import can_do_without
 from runfold.controller.policies import DEFAULT
 from runfold.events.base import Moment
 from runfold.events.config import ScalingConfig, Timeouts
@@ -78,6 +79,26 @@ TPU = ScalingConfig(num_workers=(4, 16), use_tpu=True, topology="4x4", accelerat
 )
 def test_only_whole_slices_count(fits: int, slices: int | None, said: str) -> None:
     assert sized(TPU, replace(CAUSE_ROOM, fits=fits, slices=slices)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("whole", "node", "can"),
+    [
+        # Two slices of two hosts, one rank on each: the other slice does for two ranks.
+        ({"a0": 1, "a1": 1, "b0": 1, "b1": 1}, "a0", True),
+        # The others of the slice that is stayed off are of no use: nothing whole would be left.
+        ({"a0": 1, "a1": 0, "b0": 1, "b1": 1}, "b0", False),
+        ({"a0": 1, "a1": 1}, "a0", False),
+    ],
+)
+def test_a_host_is_done_without_if_whole_slices_are_left(whole: dict[str, int], node: str, can: bool) -> None:
+    run = Run(2)
+    scaling = ScalingConfig(num_workers=2, use_tpu=True, topology="2x2x2", accelerator_type="v4")
+    job = replace(run.state.job, scaling=scaling)
+    room = replace(CAUSE_ROOM, whole=whole)
+    excluded = ("a0",) if whole["a1"] == 0 else ()
+    state = replace(run.state, job=job, elastic=Elastic(room=room), excluded=excluded)
+    assert can_do_without(state, node) is can
 
 
 # --- what may not be

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 from msgspec.structs import replace
 
+from runfold.events.assignment import Assignment
+from runfold.events.facts import PlacementFailed, Queued
 from runfold.events.slices import slice_of
-from runfold.workers.pools.local import Demand, Slots
+from runfold.workers.desk import Desk, Site
+from runfold.workers.pools.local import Demand, GivenUp, Slots, Waiting
 from runfold.workers.pools.ray.library import ActorLost, Group, GroupRefused, Ray, RayNode, heads_of
 from runfold.workers.pools.ray.pool import RayPool
-from runfold.workers.pools.ray.slices import free, in_rays_words, mates, pod_of, whole
+from runfold.workers.pools.ray.slices import free, in_rays_words, mates, pod_of, waiting_words, whole
 from runfold.workers.pools.ray.slicing import asked
 from support.slicehosts import HEAD, Hosts, host
 from support.waiting import until
@@ -20,7 +24,10 @@ from support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable
 
-    from runfold.workers.pools.local import GivenUp, Granted
+    from runfold.events.facts import AnyFact
+    from runfold.workers.facts import Facts
+    from runfold.workers.pools.local import Granted
+    from runfold.workers.pools.pool import Watched
 
 V4 = slice_of("2x2x2", "v4")
 IDENTITY = "-0123456789ab"
@@ -196,6 +203,41 @@ async def test_what_an_earlier_supervisor_reserved_and_nobody_is_at_work_in_is_g
     await until(lambda: not hosts.held)
 
 
+def desk(attempt: int = 1) -> tuple[Desk, list[AnyFact]]:
+    """A desk of the run `two`, and what it says."""
+    said: list[AnyFact] = []
+    facts = SimpleNamespace(source="pool-ray", boot="b", say=said.append, superseded=False)
+    wish = Assignment(run="two", epoch=1, n=1, hash="", attempt=attempt, want="place", num_workers=4)
+    site = Site(url="", namespace="", pool="ray", base_dir="")
+    return Desk(wish, cast("Facts", facts), site, lambda *_: cast("Watched", None), lambda: None), said
+
+
+def test_a_run_says_which_slices_it_waits_for_and_that_they_were_not_to_be_had() -> None:
+    one, said = desk()
+    words = waiting_words(demand("two", 4), V4, 1)
+    assert words == "2 whole slices of v4 2x2x2 needed, 1 free"
+    one.waits(Waiting(ahead=1, free=3, needed=4, what=words))
+    one.waits(Waiting(ahead=0, free=3, needed=4, what=words))
+    one.waits(Waiting(ahead=0, free=3, needed=4, what=words))
+    one.not_placed(GivenUp(demand=demand("two", 4), kind="late", reason="none came"))
+    queued, busy, late = said
+    assert isinstance(queued, Queued)
+    assert isinstance(busy, PlacementFailed)
+    assert isinstance(late, PlacementFailed)
+    assert (busy.verdict, busy.reason, late.verdict, late.reason) == ("busy", words, "late", "none came")
+    assert one.here.refused == 1, "it is not asked for again in this attempt"
+    later, said = desk(attempt=2)
+    later.not_placed(GivenUp(demand=demand("two", 4), kind="late", reason="none came"))
+    assert (said, later.here.refused) == ([], None)
+
+
+async def test_what_waits_for_slices_says_so(hosts: Hosts, pool: RayPool) -> None:
+    hosts.use("b0", **{HEAD: 1.0})
+    await until(lambda: pool.book.avoided(demand("two", 4)) == ("b",))
+    pool.book.ask(demand("two", 4))
+    assert pool.book.waiting()["two"].what == "2 whole slices of v4 2x2x2 needed, 1 free"
+
+
 # --- what there is room for
 
 
@@ -212,7 +254,8 @@ async def test_room_is_counted_in_slices_that_are_whole_and_free_or_ones_own(hos
     other = pool.book.room(demand("other", 6))
     assert (other.fits, other.slices, other.room) == (0, 0, {"a0": 0, "a1": 0, "b0": 0, "b1": 0})
     # A host that the run stays off takes its slice along; where it is drained, for everybody.
-    assert pool.book.room(replace(wanted, excluded=("b1",))).slices == 1
+    off = pool.book.room(replace(wanted, excluded=("b1",)))
+    assert (off.slices, off.whole) == (1, {"a0": 1, "a1": 1, "b0": 0, "b1": 1})
     hosts.going = {"id-b1": None}
     await until(lambda: pool.book.room(wanted).slices == 1)
     notices = pool.notices()

@@ -18,7 +18,7 @@ from runfold.workers.beside import Beside
 from runfold.workers.callbacks import RunContext
 from runfold.workers.outside import Order, Question, Said
 from runfold.workers.pools.ray import printed, tasks
-from runfold.workers.pools.ray.book import Reserved
+from runfold.workers.pools.ray.held import Reserved
 from runfold.workers.pools.ray.library import ActorLost, ActorUnreachable, Group, RayNode
 from runfold.workers.pools.ray.printed import Printed
 from runfold.workers.pools.ray.tasks import RayTasks

@@ -16,7 +16,7 @@ from runfold.events.transitions import FailureDecided, RankLaid
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.placing import demand_of
 from runfold.workers.starting import start_of
-from runfold.workers.tpus import chips_environment, pod_of, port_environment, slices_environment, visible_chips
+from runfold.workers.tpus import chips_environment, pod_said, port_environment, slices_environment, visible_chips
 from support.runs import Run
 
 V4 = slice_of("2x2x2", "v4")
@@ -82,16 +82,21 @@ def test_an_address_of_numbers_and_colons_stands_in_brackets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "pod"),
+    ("resources", "told", "variables", "pod"),
     [
-        ({}, ("", 0)),
-        ({"TPU_NAME": "pod-a"}, ("pod-a", 0)),
-        ({"TPU_NAME": "pod-a", "TPU_WORKER_ID": "3"}, ("pod-a", 3)),
-        ({"TPU_NAME": "pod-a", "TPU_WORKER_ID": "first"}, ("pod-a", 0)),
+        ({"TPU": 4.0}, ("", 0), {}, ("", 0)),
+        ({"TPU": 4.0}, ("", 0), {"TPU_NAME": "pod-a"}, ("pod-a", 0)),
+        ({"TPU": 4.0}, ("", 0), {"TPU_NAME": "pod-a", "TPU_WORKER_ID": "3"}, ("pod-a", 3)),
+        ({"TPU": 4.0}, ("", 0), {"TPU_NAME": "pod-a", "TPU_WORKER_ID": "first"}, ("pod-a", 0)),
+        # What the pool says comes first, and who has no TPUs is in no slice.
+        ({"TPU": 4.0}, ("pod-b", 1), {"TPU_NAME": "pod-a", "TPU_WORKER_ID": "3"}, ("pod-b", 1)),
+        ({"CPU": 1.0}, ("pod-b", 1), {"TPU_NAME": "pod-a"}, ("", 0)),
     ],
 )
-def test_a_node_says_which_slice_it_is_in(told: dict[str, str], pod: tuple[str, int]) -> None:
-    assert pod_of(told) == pod
+def test_a_runner_says_which_slice_it_is_in(
+    resources: dict[str, float], told: tuple[str, int], variables: dict[str, str], pod: tuple[str, int]
+) -> None:
+    assert pod_said(resources, told, variables) == pod
 
 
 def test_a_rank_is_told_of_both_and_its_user_may_say_otherwise_but_for_the_slices() -> None:

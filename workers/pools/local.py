@@ -26,7 +26,7 @@ class Demand(Value, frozen=True, kw_only=True):
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
     `accelerator_type` is one that a cluster knows of its nodes, `prepared` what it is to prepare there, by name.
-    `mends`: it is for another place of a group at work. `slice`: the kind of TPU slices that the ranks come in, whole;
+    `mends`: it is for another place of a group at work, that of the run `of`. `slice`: the kind of TPU slices that the ranks come in, whole;
     they are to be had within `start_within_s` of its turn.
     """
 
@@ -40,10 +40,16 @@ class Demand(Value, frozen=True, kw_only=True):
     excluded: tuple[str, ...] = ()
     selectors: tuple[dict[str, str], ...] = ()
     mends: bool = False
+    of: str = ""
     accelerator_type: str | None = None
     prepared: tuple[str, ...] = ()
     slice: Slice | None = None
     start_within_s: float = 60.0
+
+    @property
+    def holder(self) -> str:
+        """Under which name its places stand in the book: another place of a group is one of its run's."""
+        return self.of or self.run
 
     @property
     def order(self) -> tuple[bool, int, str, str]:
@@ -55,11 +61,15 @@ class Demand(Value, frozen=True, kw_only=True):
 
 
 class Waiting(Value, frozen=True, kw_only=True):
-    """How a run waits: runs ahead of it, CPUs free and needed (rounded down and up)."""
+    """How a run waits: runs ahead of it, CPUs free and needed (rounded down and up).
+
+    `what` it waits for, in words, where that is not CPUs.
+    """
 
     ahead: int
     free: int
     needed: int
+    what: str = ""
 
 
 class Granted(Value, frozen=True, kw_only=True):
@@ -147,7 +157,7 @@ class Slots:
         """Give places to those first in the queue, as far as they go."""
         granted: list[Granted] = []
         for demand in self._queue():
-            if demand.run in self._held:
+            if demand.run in self._held:  # from an earlier attempt
                 break
             need = _exact(demand.resources)
             usable = {node: free for node, free in self._free.items() if node not in demand.excluded}
@@ -159,9 +169,15 @@ class Slots:
             for place in places:
                 self._give(demand, place, -1)
             del self._waiting[demand.run]
-            self._held[demand.run] = Granted(demand=demand, places=places)
-            granted.append(self._held[demand.run])
+            granted.append(Granted(demand=demand, places=places))
+            self._note(granted[-1])
         return granted
+
+    def _note(self, granted: Granted) -> None:
+        """Note who holds what: another place of a group at work is held as its first ones are."""
+        name = granted.demand.holder
+        held = self._held.get(name)
+        self._held[name] = granted if held is None else replace(held, places=(*held.places, *granted.places))
 
     def given_up(self) -> list[GivenUp]:
         """Return nothing: who is in this queue waits for as long as it takes."""
@@ -250,13 +266,13 @@ class Slots:
     def _free_with_own(self, demand: Demand) -> dict[str, dict[str, int]]:
         behind = any(
             other.order < demand.order and not self._waits_for_nodes(other, _exact(other.resources))
-            for run, other in self._waiting.items()
-            if run != demand.run
+            for other in self._waiting.values()
+            if other.holder != demand.holder
         )
         free: dict[str, dict[str, int]] = {
             node: dict.fromkeys(amounts, 0) if behind else dict(amounts) for node, amounts in self._free.items()
         }
-        held = self._held.get(demand.run)
+        held = self._held.get(demand.holder)
         for place in held.places if held is not None else ():
             for name, amount in _exact(held.demand.resources if held is not None else {}).items():
                 if name in free.get(place.node, {}):

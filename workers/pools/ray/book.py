@@ -7,10 +7,8 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
-
-import msgspec
 
 from runfold.events.facts import PlaceOffer
 from runfold.events.slices import Slice
@@ -19,6 +17,7 @@ from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.local import Demand, GivenUp, Granted, Waiting
 from runfold.workers.pools.ray import slices
 from runfold.workers.pools.ray.demands import bad_amount, bundle_of, cpus_of, cpus_on, never_on, room_on, selectors_of
+from runfold.workers.pools.ray.held import Reserved, Sight
 from runfold.workers.pools.ray.library import (
     ActorLost,
     ActorUnreachable,
@@ -28,7 +27,7 @@ from runfold.workers.pools.ray.library import (
     RayNode,
     bad_selector,
 )
-from runfold.workers.pools.ray.slicing import Head, SlicesNotHad, Slicing
+from runfold.workers.pools.ray.slicing import SlicesNotHad, Slicing
 from runfold.workers.pools.room import Room
 
 RETRY_S: Final = 1.0
@@ -37,31 +36,6 @@ LOOKS_UNTIL_SEEN_COUNT: Final = 2
 _LOG: Final = logging.getLogger("runfold.workers")
 SUSPECT_MAX_S: Final = 60.0
 """Within this time Ray says of a node that it is dead, if it is."""
-
-
-class Sight(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster as it was seen: its nodes, what each has free, and which of them will go, all by name."""
-
-    nodes: dict[str, RayNode] = {}
-    free: dict[str, dict[str, float]] = {}
-    leaving: frozenset[str] = frozenset()
-
-
-class Reserved(msgspec.Struct, eq=False):
-    """What a run holds: the placement group, the node (its id) of each of its bundles, what each bundle has.
-
-    `lent`: bundles of the run's own placement group, with which they are given back. `heads`: of its TPU slices.
-    """
-
-    group: Group
-    bundles: list[str]
-    resources: Mapping[str, float]
-    lent: bool = False
-    heads: list[Head] = []
-
-    def on(self, node: str) -> list[int]:
-        """Return the bundles on a node (its id)."""
-        return [index for index, where in enumerate(self.bundles) if where == node]
 
 
 class RayBook:
@@ -148,8 +122,8 @@ class RayBook:
         node = self._cluster.nodes[name]
         if name in self._cluster.leaving or any(
             other.order < demand.order and not self._waits_for_nodes(other)
-            for run, other in self._waiting.items()
-            if run != demand.run
+            for other in self._waiting.values()
+            if other.holder != demand.holder
         ):
             return {}
         own = self.reserved.get(demand.run) or self._returning.get(demand.run, (0, None))[1]
@@ -158,11 +132,17 @@ class RayBook:
         heads = under_way.heads if under_way is not None else own.heads if own is not None else []
         if any(head.node == node.id for head in heads):
             free |= slices.heads_on(node)
-        if own is not None:
-            count = len(own.on(node.id))
-            for resource, amount in own.resources.items():
+        # What is lent is counted with the run's own placement group, whose bundles it has.
+        more = [self.reserved[key] for key in self._mends_of(demand.run) if not self.reserved[key].lent]
+        for held in [own, *more] if own is not None else more:
+            count = len(held.on(node.id))
+            for resource, amount in held.resources.items():
                 free[resource] = min(free.get(resource, 0.0) + amount * count, node.resources.get(resource, 0.0))
         return free
+
+    def _mends_of(self, run: str) -> list[str]:
+        """Return the names under which other places of a run are reserved, also those that an earlier supervisor knew."""
+        return [key for key in self.reserved if key.startswith(f"{run}{SEPARATOR}{PREFIX}")]
 
     def overdrawn(self) -> list[tuple[str, str]]:
         """Return nothing: a cluster gives no more than it has."""
@@ -206,8 +186,7 @@ class RayBook:
 
     def release(self, run: str) -> None:
         """Give back what a run holds."""
-        # Other places of the run, also those of which only an earlier supervisor knew.
-        keys = [key for key in self.reserved if key == run or key.startswith(f"{run}{SEPARATOR}{PREFIX}")]
+        keys = [key for key in (run, *self._mends_of(run)) if key in self.reserved]
         self._granted = [granted for granted in self._granted if granted.demand.run not in {run, *keys}]
         for key in keys:
             held = self.reserved.pop(key)
@@ -233,9 +212,13 @@ class RayBook:
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
         return {
-            demand.run: Waiting(ahead=ahead, free=self.free, needed=cpus_of(demand))
+            demand.run: Waiting(ahead=ahead, free=self.free, needed=cpus_of(demand), what=self._slices_words(demand))
             for ahead, demand in enumerate(self._queue())
         }
+
+    def _slices_words(self, demand: Demand) -> str:
+        kind = slices.slices_of(demand)
+        return "" if kind is None else slices.waiting_words(demand, kind, self.room(demand).slices or 0)
 
     def _queue(self) -> list[Demand]:
         return sorted(self._waiting.values(), key=lambda demand: demand.order)

@@ -23,10 +23,11 @@ from runfold.workers.places import Place
 from runfold.workers.pools.pool import Left, Notice, Watched
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pools.ray.actor import Attendant, Standing
-from runfold.workers.pools.ray.book import RayBook, Reserved, Sight
+from runfold.workers.pools.ray.book import RayBook
 from runfold.workers.pools.ray.chips import chips_on
 from runfold.workers.pools.ray.gpus import visible
 from runfold.workers.pools.ray.handle import RayRunner
+from runfold.workers.pools.ray.held import Reserved, Sight
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray
 from runfold.workers.pools.ray.slices import mates, pod_of
 from runfold.workers.pools.ray.slicing import heads_held

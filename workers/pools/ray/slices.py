@@ -117,8 +117,18 @@ def room_in_slices(demand: Demand, kind: Slice, nodes: Nodes, left: Free) -> Roo
     most = Slots({host: nodes[host].resources for host in hosts}).room(demand)
     room = Slots({host: left.get(host, {}) for host in now}).room(demand)
     here = {**dict.fromkeys(hosts, 0), **(room.room or {})}
-    count = len(free(nodes, left, kind, demand.excluded))
-    return Room(slots=cpus_on(nodes), whole=most.whole, room=here, fits=room.fits, slices=count)
+    off = frozenset(demand.excluded)
+    # With a host that the run stays off, its others are of no use to it either.
+    lost = {host: 0 for of in intact.values() if off.intersection(of) for host in of if host not in off}
+    count = len(free(nodes, left, kind, off))
+    return Room(slots=cpus_on(nodes), whole={**(most.whole or {}), **lost}, room=here, fits=room.fits, slices=count)
+
+
+def waiting_words(demand: Demand, kind: Slice, free_count: int) -> str:
+    """Return what a demand in slices waits for, in words."""
+    needed = slices_for(demand.num_workers, workers_per_slice(demand, kind))
+    called = f"whole slice{'s' if needed != 1 else ''} of {kind.generation} {kind.topology}"
+    return f"{needed} {called} needed, {free_count} free"
 
 
 def never_in_slices(demand: Demand, kind: Slice, nodes: Nodes) -> str | None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from runfold.events.slices import Slice
 from runfold.workers.errors import RunfoldError
 from runfold.workers.pools.local import Demand
+from runfold.workers.pools.ray.held import Head
 from runfold.workers.pools.ray.library import (
     HEAD,
     ActorLost,
@@ -43,13 +44,6 @@ from runfold.workers.pools.slices import (
     head_resource,
     reserving,
 )
-
-
-class Head(msgspec.Struct, frozen=True, kw_only=True):
-    """The head of a slice: the placement group that has it, on which node (its id)."""
-
-    group: Group
-    node: str
 
 
 class Sliced(msgspec.Struct, frozen=True, kw_only=True):

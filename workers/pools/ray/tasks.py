@@ -17,9 +17,10 @@ from runfold.workers.config import values_of
 from runfold.workers.outside import Order, Said
 from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.ray.actor import HEED_EVERY_S
-from runfold.workers.pools.ray.book import RayBook, Reserved
+from runfold.workers.pools.ray.book import RayBook
 from runfold.workers.pools.ray.gpus import visible
 from runfold.workers.pools.ray.handle import ANSWER_TIMEOUT_S, lasting
+from runfold.workers.pools.ray.held import Reserved
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Group, Ray, RayNode
 from runfold.workers.pools.ray.validator import Begin, Over, TaskStanding, Validator
 from runfold.workers.remote import RemoteTask, RemoteTaskLost
