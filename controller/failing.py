@@ -21,12 +21,16 @@ from runfold.events.transitions import FailureDecided, FirstCauseRevised, NodeEx
 if TYPE_CHECKING:
     from runfold.controller.policies import Choice, Policies
     from runfold.events.base import Cause
+    from runfold.events.failures import FailureKind
     from runfold.events.state import Group, RunState
     from runfold.events.transitions import AnyTransition
 
 
 LOSS_SEEN_WITHIN_S: Final = 5.0
-"""How long after its peers' connections broke the loss of a runner may be told, and still be what broke them."""
+"""How long after its peers' connections broke the end of a rank or a runner may be told, and still be what broke
+them."""
+_SEEN_BY_OTHERS: Final[frozenset[FailureKind]] = frozenset({"runner", "node", "signal", "oom", "exit"})
+"""What no rank tells of itself: who watches it notices when its peers have noticed already."""
 
 
 # --- what counts
@@ -240,7 +244,7 @@ def revise(state: RunState) -> tuple[AnyTransition, ...]:
 
 def _seen_late_s(was: Failure, failure: Failure) -> float:
     """Return how much later than its effects a loss may be told: broken connections are noticed at once."""
-    return LOSS_SEEN_WITHIN_S if was.kind == "peer" and failure.kind in ("runner", "node") else 0.0
+    return LOSS_SEEN_WITHIN_S if was.kind == "peer" and failure.kind in _SEEN_BY_OTHERS else 0.0
 
 
 def exclude(state: RunState) -> tuple[AnyTransition, ...]:

@@ -13,6 +13,7 @@ from runfold.events.limits import ERROR_INLINE_MAX_BYTES
 from runfold.workers.capture import Capture
 from runfold.workers.errors import CheckpointDamagedError, CollectiveError, StorageError
 from runfold.workers.limits import ERROR_FULL_MAX_BYTES
+from runfold.workers.severed import is_peer_gone
 
 # Not resolved: as the frames of this folder name it, by a link or not.
 _OURS: Final = str(Path(__file__).parent) + os.sep
@@ -36,7 +37,7 @@ def describe(error: BaseException, *, loading: bool = False) -> tuple[ErrorInfo,
     info = ErrorInfo(
         type=_type_name(error),
         message=short_message,
-        kind=_kind(error, loading),
+        kind=_kind(error, message, loading),
         traceback=short_text,
         where=_where(stack),
     )
@@ -44,7 +45,7 @@ def describe(error: BaseException, *, loading: bool = False) -> tuple[ErrorInfo,
     return info, None if whole else _cut(text, ERROR_FULL_MAX_BYTES).encode()
 
 
-def _kind(error: BaseException, loading: bool) -> FailureKind:
+def _kind(error: BaseException, message: str, loading: bool) -> FailureKind:
     if loading:
         return "load"
     if isinstance(error, SystemExit):
@@ -53,7 +54,7 @@ def _kind(error: BaseException, loading: bool) -> FailureKind:
         return "oom"
     if isinstance(error, StorageError | CheckpointDamagedError):
         return "storage"
-    return "peer" if isinstance(error, CollectiveError) else "user"
+    return "peer" if isinstance(error, CollectiveError) or is_peer_gone(error, message) else "user"
 
 
 def _type_name(error: BaseException) -> str:

@@ -49,11 +49,14 @@ from runfold.workers.outlet import Outlet
 from runfold.workers.plan import Held
 from runfold.workers.posture import Posture
 from runfold.workers.prepare import Order, prepared
+from runfold.workers.processes import kernel_state
 from runfold.workers.spool import About, FactTooLargeError, about
 
 SAVES_REMEMBERED_MAX_COUNT: Final = 1024
 VALUE_PUT_TIMEOUT_S: Final = 30.0
 _LOG: Final = logging.getLogger("runfold.workers")
+_DEAD: Final = frozenset({"Z", "X", ""})
+"""As the kernel tells the state of a process; nothing of one that is reaped."""
 
 
 class _AboutRank(About):
@@ -102,6 +105,7 @@ class RankLife:
         self._on_change = on_change
         self.handle: RankHandle | None = None
         self._asked_s: float | None = None
+        self._had_ended = False
         self._signal: signal.Signals | None = None
         self._killed = False
         self._refused = False
@@ -144,7 +148,10 @@ class RankLife:
         One whose function has returned is ending: its threads and what it registered with `atexit` have as long to go
         on as others have to end, and no signal cuts them short.
         """
-        self._asked_s = now if self._asked_s is None else self._asked_s
+        if self._asked_s is None:
+            self._asked_s = now
+            # Dead, and not reaped yet: it was not asked to. Its peers may have noticed, and been told of, before us.
+            self._had_ended = self.pid is not None and kernel_state(self.pid) in _DEAD
         if self.phase == "returned" and not kill:
             return
         self._killed = self._killed or kill
@@ -370,12 +377,20 @@ class RankLife:
                 peak_memory_bytes=ended.exit.peak_memory_bytes,
                 last_lines=self._outlet.last_lines(),
                 where=self._outlet.crashed_at(self.start.working_dir) if ended.exit.signal is not None else None,
-                # One that had told its end itself, and then exited, did not end because it was asked to.
-                asked=self._asked_s is not None and (ended.exit.code is None or ended.result is None),
+                asked=self._was_asked(ended),
                 returned=isinstance(ended.result, Returned),
                 oom=oom,
             )
         )
+
+    def _was_asked(self, ended: RankEnd) -> bool:
+        """Whether it ended because it was asked to, or made to."""
+        if self._asked_s is None or self._had_ended:
+            return False
+        if ended.exit.signal == signal.SIGKILL and not self._killed:
+            return False
+        # One that had told its end itself, and then exited, did not end because it was asked to.
+        return ended.exit.code is None or ended.result is None
 
     def _fail(self, kind: FailureKind, name: str, message: str) -> None:
         self.phase = "failed"

@@ -136,9 +136,11 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
         with backend.context():
             value = entrypoint.function(*[unpack(start.config)] if entrypoint.takes_config else [])
         current.finish()
+    failed = training.error is not None and not isinstance(training.error, AskedToEnd)
     with Capture() as ending:
         around.call("before_worker_shutdown")
-        backend.on_shutdown()
+        if not failed:
+            backend.on_shutdown()
     error = training.error or ending.error
     _leave(current, error)
     if isinstance(error, AskedToEnd):
@@ -147,6 +149,10 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
     if error is None:
         return _tell_value(link, value, current.reports)
     code = _tell_failure(link, error, current.reports)
+    if failed:
+        # Only now: where a process group ends its peers fail, and theirs would be told before what brought it about.
+        with Capture():
+            backend.on_shutdown()
     _tell_imports(link, imported, loading=False)
     return code
 

@@ -13,6 +13,8 @@ import pytest
 
 import runfold
 from runfold.errors import TrainingFailedError
+from runfold.replay.source import load
+from runfold.replay.story import story
 from runfold.torch import (
     TorchConfig,
     TorchTrainer,
@@ -24,7 +26,7 @@ from runfold.torch import (
 from runfold.workers.backends import Place, torchlib
 from runfold.workers.backends.torch import TorchBackend
 from runfold.workers.backends.torchuse import DeviceLoader, on_device
-from support.torched import batches, gathers, meets_by_tcp, needs_loader, shares_loaders, trains_together
+from support.torched import batches, gathers, loses_a_rank, meets_by_tcp, needs_loader, shares_loaders, trains_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -52,6 +54,28 @@ def test_ranks_are_a_process_group_and_are_again_after_a_restart(tmp_path: Path)
     result = trainer.fit()
     assert result.attempts == 2
     assert result.return_value == {"sum": 3.0, "rank": "0", "world": "2", "addr": "127.0.0.1", "initialized": True}
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(
+    ("how", "kind", "told"),
+    [("raise", "user", "ValueError: what it was"), ("exit", "exit", "code 3"), ("kill", "signal", "SIGKILL")],
+)
+def test_who_broke_the_process_group_is_the_first_cause_and_not_who_noticed(
+    tmp_path: Path, how: str, kind: str, told: str
+) -> None:
+    trainer = TorchTrainer(
+        loses_a_rank,
+        train_loop_config={"how": how},
+        scaling_config=runfold.ScalingConfig(num_workers=3),
+        run_config=config(tmp_path),
+    )
+    with pytest.raises(TrainingFailedError):
+        trainer.fit()
+    (archive,) = (tmp_path / "archive").iterdir()
+    setback = story(load(str(archive))).setbacks[-1]
+    assert (setback.cause.rank, setback.cause.kind) == (1, kind)
+    assert told in f"{setback.cause.type}: {setback.cause.message}"
 
 
 def two(function: Callable[[], object], data: Path, config: runfold.BackendConfig | None = None) -> runfold.Result:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from importlib import import_module
 from typing import cast
 
@@ -26,6 +27,21 @@ def gathers() -> object:
         "addr": os.environ["MASTER_ADDR"],
         "initialized": bool(dist.is_initialized()),
     }
+
+
+def loses_a_rank(config: dict[str, str]) -> None:
+    """Add up over the process group until rank 1 ends as `how` says; the others notice by a broken connection."""
+    torch, dist = import_module("torch"), import_module("torch.distributed")
+    for step in range(20):
+        dist.all_reduce(torch.ones(1))
+        if step == 3 and runfold.get_context().get_world_rank() == 1:
+            match config["how"]:
+                case "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                case "exit":
+                    os._exit(3)
+                case _:
+                    raise ValueError("what it was")
 
 
 def needs_loader() -> object:

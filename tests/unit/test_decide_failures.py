@@ -213,6 +213,19 @@ def test_given_broken_connections_when_the_loss_behind_them_is_seen_a_moment_lat
     assert run.state.budgets["worker"].spent == 1
 
 
+@pytest.mark.parametrize(("code", "signal", "kind"), [(None, 9, "signal"), (3, None, "exit")])
+def test_given_broken_connections_when_a_rank_turns_out_to_have_ended_then_that_is_the_first_cause(
+    code: int | None, signal: int | None, kind: str
+) -> None:
+    run = Run(2, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0, "connection reset", "peer"))
+    run.says(run.exited(1, code, signal=signal, attempt=1))
+    revised = run.the(FirstCauseRevised)
+    assert (revised.failure.kind, revised.failure.rank, revised.was.rank) == (kind, 1, 0)
+    run.says(run.exited(0, 1, asked=True, attempt=1))
+    assert run.none(FirstCauseRevised)
+
+
 def test_given_broken_connections_when_a_loss_is_seen_much_later_then_it_is_not_what_broke_them() -> None:
     run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
     run.says(run.failed(0, "connection reset", "peer"))

@@ -121,6 +121,30 @@ def test_errors_of_collectives_are_those_of_peers() -> None:
     assert describe(OSError("of the user's own"))[0].kind == "user"
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[/gloo/gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:4525: Connection reset by peer. This is",
+        "[/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26530. This is typically",
+        "[/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting 30000ms for recv operation to complete",
+        "NCCL error in: ProcessGroupNCCL.cpp:3356, remote process exited or there was a network error, NCCL",
+        "NCCL communicator was aborted on rank 1.",
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
+    ],
+)
+def test_what_torch_says_of_a_peer_that_is_gone_is_no_cause(message: str) -> None:
+    assert describe(RuntimeError(message))[0].kind == "peer"
+    assert describe(ValueError(message))[0].kind == "user"
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["Connection reset by peer", "gloo: unsupported data type", "NCCL error: invalid argument", "the NCCL test failed"],
+)
+def test_what_sounds_alike_is_the_users_own(message: str) -> None:
+    assert describe(RuntimeError(message))[0].kind == "user"
+
+
 def test_a_chain_is_told_whole_and_every_text_is_bounded() -> None:
     def inner() -> None:
         raise KeyError("first")
