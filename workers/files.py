@@ -27,6 +27,8 @@ TEMPORARY: Final = ".runfold-tmp-"
 """How the name of a file begins that is being written: never listed."""
 FILE_URL: Final = "file://"
 
+_FINAL: Final = frozenset({errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EISDIR})
+
 Copied = tuple[int, str]
 """What was copied: its size in bytes and its SHA-256 (hex)."""
 
@@ -125,6 +127,11 @@ def transient() -> tuple[type[BaseException], ...]:
         if isinstance(kind, type) and issubclass(kind, Exception):
             found.append(kind)
     return tuple(found)
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether another try fails at the same: what is read-only stays so, what is no name does not become one."""
+    return isinstance(error, OSError) and error.errno in _FINAL
 
 
 def open_files(url: str, options: Mapping[str, Json] | None = None) -> tuple[Files, str]:

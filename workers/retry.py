@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from runfold.workers.files import transient
+from runfold.workers.files import is_final, transient
 
 T = TypeVar("T")
 BACKOFF_S: Final = 0.5
@@ -29,12 +29,17 @@ class Retries(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def retried(call: Callable[[], T], retries: Retries, what: str, *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """Return what `call` returns; try it again after an `OSError` or a timeout, `retries_max` times; then raise it."""
+    """Return what `call` returns; try it again after an `OSError` or a timeout, `retries_max` times; then raise it.
+
+    What is final is raised at once.
+    """
     wait_s = retries.backoff_s
     for tried in range(retries.retries_max):
         try:
             return call()
         except transient() as error:
+            if is_final(error):
+                raise
             _LOG.warning("%s: %s: %s; trying again (%d)", what, type(error).__name__, error, tried + 1)
         sleep(wait_s * random.uniform(1 - JITTER, 1 + JITTER))  # noqa: S311  # no secret: it spreads retries in time
         wait_s = min(2 * wait_s, retries.backoff_max_s)

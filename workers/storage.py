@@ -20,8 +20,8 @@ from typing import Final, cast
 import msgspec
 
 from runfold.workers.checkpoint import Checkpoint
-from runfold.workers.errors import CheckpointNameError, StorageError
-from runfold.workers.files import Files, FileSystem, of_filesystem, open_files
+from runfold.workers.errors import CheckpointNameError, RunfoldError, StorageError
+from runfold.workers.files import Files, FileSystem, is_final, of_filesystem, open_files, transient
 from runfold.workers.layout import INNER, MARKER, Marker, StorageSpec
 from runfold.workers.payload import unpickled
 
@@ -82,7 +82,9 @@ class Storage:
             before = self._read_marker()
             self.files.make(self.root)
             self.files.write(path, msgspec.json.encode(Marker(run=run)))
-        except _UNUSABLE as error:
+        except OSError as error:
+            if not isinstance(error, _UNUSABLE) and not is_final(error):
+                raise
             raise StorageError(
                 f"storage {self.url}: {error.filename or self.root} cannot be written: {error.strerror or error}. "
                 "Nothing was kept there; name a directory by storage_path that every node may write to"
@@ -128,6 +130,16 @@ def open_storage(spec: StorageSpec) -> Storage:
     else:
         files, path = open_files(spec.url, spec.options)
     return Storage(spec, files, posixpath.join(path, spec.name))
+
+
+def told(error: BaseException, spec: StorageSpec) -> BaseException:
+    """Return the error that tells what a storage failed at for good, and which; our own, and bugs, as they are."""
+    if isinstance(error, RunfoldError) or not isinstance(error, transient()):
+        return error
+    if not isinstance(error, OSError) or not error.strerror:
+        return StorageError(f"storage {spec.shown}: {type(error).__name__}: {error}")
+    where = f"{error.filename}: " if error.filename is not None else ""
+    return StorageError(f"storage {spec.shown}: {where}{error.strerror}")
 
 
 def check_name(name: str) -> None:

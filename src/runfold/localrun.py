@@ -48,6 +48,7 @@ from runfold.workers.load import Code
 from runfold.workers.outside import Order, Question, validated
 from runfold.workers.retry import Retries, retried
 from runfold.workers.spool import About
+from runfold.workers.storage import told
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -238,6 +239,8 @@ class LocalRun:
             answer = self._validated(task, given) if task.kind == VALIDATION else self._stored(task, given)
         if answer is None:
             error = trying.error
+            if error is not None and task.kind != VALIDATION:
+                error = told(error, self._storage)
             info = ErrorInfo(type=type(error).__name__, message=str(error), kind="storage")
             answer = Answer(error=info)
         source = self._pool if task.kind == VALIDATION else NODE

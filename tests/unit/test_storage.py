@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
+import re
 from pathlib import Path
 
 import fsspec
 import pytest
 
+from runfold.events.tasks import Task
+from runfold.workers import keeper
 from runfold.workers.checkpoint import Checkpoint
 from runfold.workers.errors import CheckpointNameError, StorageError
 from runfold.workers.files import _LocalFiles, _RemoteFiles
 from runfold.workers.layout import StorageSpec
 from runfold.workers.retry import Retries, retried
-from runfold.workers.storage import Storage, check_name, default_name, open_storage
+from runfold.workers.storage import Storage, check_name, default_name, open_storage, told
 
 
 @pytest.fixture(params=["path", "file", "memory", "given", "options"])
@@ -48,6 +53,72 @@ def test_a_file_where_the_storage_should_be_is_named(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=rf"{tmp_path}/file.* cannot be written: .*name a directory by storage_path"):
         open_storage(StorageSpec(url=str(tmp_path / "file"), name="digits")).mark("r1")
     assert (tmp_path / "file").read_text() == "precious"
+
+
+class Failing(_LocalFiles):
+    """A file system that takes nothing."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.tries = 0
+
+    def make(self, path: str) -> None:
+        self.tries += 1
+        raise OSError(self.number, os.strerror(self.number), path)
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM])
+def test_a_storage_that_nobody_can_write_to_is_told_at_once(tmp_path: Path, number: int) -> None:
+    files = Failing(number)
+    storage = Storage(StorageSpec(url=str(tmp_path), name="digits"), files, str(tmp_path / "digits"))
+    with pytest.raises(StorageError, match=f"digits cannot be written: {re.escape(os.strerror(number))}.*storage_path"):
+        retried(lambda: storage.mark("r1"), Retries(), "marking")
+    assert files.tries == 1
+
+
+def test_a_name_that_no_file_system_takes_is_told(tmp_path: Path) -> None:
+    for spec in (
+        StorageSpec(url=str(tmp_path), name="n" * 300),
+        StorageSpec(url=str(tmp_path / ("d" * 300)), name="n"),
+    ):
+        with pytest.raises(StorageError, match="cannot be written: File name too long"):
+            open_storage(spec).mark("r1")
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_what_may_pass_is_tried_again_and_then_told_with_the_storage(tmp_path: Path, number: int) -> None:
+    files, spec = Failing(number), StorageSpec(url=str(tmp_path), name="digits")
+    storage = Storage(spec, files, str(tmp_path / "digits"))
+    with pytest.raises(OSError, match=re.escape(os.strerror(number))) as failed:
+        retried(lambda: storage.mark("r1"), Retries(retries_max=2, backoff_s=0.0), "marking")
+    assert files.tries == 3
+    error = told(failed.value, spec)
+    assert (type(error), str(error)) == (
+        StorageError,
+        f"storage {tmp_path}/digits: {tmp_path}/digits: {os.strerror(number)}",
+    )
+
+
+def test_bugs_and_what_is_told_already_are_as_they_are() -> None:
+    spec = StorageSpec(url="s3://bucket", name="digits")
+    for error in (KeyError("a"), StorageError("x"), CheckpointNameError("y")):
+        assert told(error, spec) is error
+    assert str(told(TimeoutError("too long"), spec)) == "storage s3://bucket/digits: TimeoutError: too long"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.ENAMETOOLONG])
+def test_a_keeper_tells_what_a_storage_fails_at_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "there")
+
+    monkeypatch.setattr(keeper, "delete", fails)
+    task = Task(id="delete:1", kind="delete", arguments={"names": ["c"], "sealed": True})
+    answer = keeper._answered(keeper.Ask(task=task, run="r1", spec=StorageSpec(url=str(tmp_path), name="digits")))
+    assert answer.error is not None
+    assert (answer.error.type, answer.error.kind) == ("StorageError", "storage")
+    assert answer.error.message == f"storage {tmp_path}/digits: there: {os.strerror(number)}"
 
 
 def test_what_is_missing_is_no_trouble_to_remove(storage: Storage) -> None:
