@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from runfold.events.base import Value
-from runfold.workers.pools.local import Demand
+from runfold.workers.pools.local import Demand, Waiting
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from runfold.events.assignment import Assignment
     from runfold.workers.placing import RunHere
 
@@ -56,8 +58,24 @@ def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> 
                 num_workers=place.slots,
                 strategy="STRICT_PACK",
                 mends=True,
+                of=assignment.run,
                 excluded=off,
                 selectors=demand.selectors[:1] if len(demand.selectors) == 1 else (),
             )
             steps.append(Mend(place=number, left=place.left, demand=wanted))
     return tuple(steps)
+
+
+def waits_of(waits: Mapping[str, Waiting], key: str) -> dict[str, Waiting]:
+    """Return how each run waits, given how each demand does: one that waits for several places waits for all of them.
+
+    Other demands of a run, for what is done beside its group, keep nothing of it waiting.
+    """
+    runs: dict[str, Waiting] = {}
+    for name, waiting in waits.items():
+        run, _, other = name.partition(key)
+        if other and not other.startswith(PREFIX):
+            continue
+        before = runs.get(run)
+        runs[run] = waiting if before is None else replace(before, needed=before.needed + waiting.needed)
+    return runs

@@ -23,7 +23,7 @@ from runfold.workers.desk import Desk, Home, Site
 from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
-from runfold.workers.mending import PREFIX, GiveUp, Mend
+from runfold.workers.mending import PREFIX, GiveUp, Mend, waits_of
 from runfold.workers.nursery import Nursery
 from runfold.workers.places import Place
 from runfold.workers.placing import (
@@ -257,10 +257,8 @@ class Supervisor:
         for given_up in self._slots.given_up():
             if (asking := self._desks.get(given_up.demand.run)) is not None:
                 asking.not_placed(given_up)
-        for run, waiting in self._slots.waiting().items():
-            of, _, task = run.partition(SEPARATOR)
-            if not task or task.startswith(PREFIX):
-                self._desks[of].waits(waiting)
+        for run, waiting in waits_of(self._slots.waiting(), SEPARATOR).items():
+            self._desks[run].waits(waiting)
 
     def _pass_on(self) -> None:
         """Tell runs of nodes of theirs that will be taken back, or stay after all."""

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 from runfold.events.assignment import Assignment, PlaceWanted
 from runfold.events.facts import PlaceOffer
 from runfold.events.transitions import RankLaid
-from runfold.workers.mending import GiveUp, Mend
-from runfold.workers.placing import RunHere, RunnerHere, placing
+from runfold.workers.mending import GiveUp, Mend, waits_of
+from runfold.workers.placing import SEPARATOR, RunHere, RunnerHere, placing
 from runfold.workers.plan import Ordered, plan
-from runfold.workers.pools.local import Demand, Slots
+from runfold.workers.pools.local import Demand, Slots, Waiting
 
 NOW = 10.0
 
@@ -49,6 +49,7 @@ def test_for_a_place_that_was_left_another_is_asked_for_off_the_nodes_of_the_gro
         resources={"CPU": 1.0},
         strategy="STRICT_PACK",
         mends=True,
+        of="digits",
         excluded=("node-a", "node-z"),
     )
 
@@ -120,3 +121,63 @@ def test_who_holds_places_already_comes_before_who_waits_for_them() -> None:
     slots.ask(Demand(run="waits", attempt=1, num_workers=2, resources={"CPU": 1.0}, accepted_at="0", priority=9))
     slots.ask(Demand(run="first/place-1", attempt=1, num_workers=1, resources={"CPU": 1.0}, mends=True))
     assert [granted.demand.run for granted in slots.grant()] == ["first/place-1"]
+
+
+# --- in the book of the pool
+
+
+def mended() -> Slots:
+    """A run of two places, of which the second was left; another stands for it on node-c."""
+    slots = Slots({node: {"CPU": 2.0} for node in ("node-a", "node-b", "node-c")})
+    whole = Demand(run="digits", attempt=1, num_workers=4, resources={"CPU": 1.0}, strategy="SPREAD")
+    slots.ask(replace(whole, excluded=("node-c",)))
+    slots.grant()
+    slots.part("digits", "node-b")
+    (step,) = placing(assignment(), RunHere(held=1, runners=GONE, mended=()), NOW).steps[1:]
+    assert isinstance(step, Mend)
+    slots.ask(replace(step.demand, excluded=("node-a", "node-b")))
+    assert slots.grant()[0].places == (PlaceOffer(node="node-c", slots=2),)
+    return slots
+
+
+def test_another_place_is_the_runs_own_as_its_first_ones_are() -> None:
+    slots = mended()
+    whole = Demand(run="digits", attempt=1, num_workers=6, resources={"CPU": 1.0})
+    assert (slots.room(whole).room, slots.room(whole).fits) == ({"node-a": 2, "node-b": 2, "node-c": 2}, 6)
+    assert slots.room(replace(whole, run="other")).fits == 2
+    slots.release("digits")
+    assert slots.free == 6
+
+
+def test_another_place_beyond_what_its_node_has_by_now_is_left_by_its_run() -> None:
+    slots = mended()
+    slots.resize("node-c", 0)
+    assert slots.overdrawn() == [("digits", "node-c")]
+    slots.part("digits", "node-c")
+    assert (slots.overdrawn(), slots.free) == ([], 2)
+
+
+def test_a_run_that_waits_for_another_place_has_what_is_free_all_the_same() -> None:
+    slots = mended()
+    slots.part("digits", "node-c")
+    slots.resize("node-c", 1)
+    slots.ask(Demand(run="other", attempt=1, num_workers=2, resources={"CPU": 1.0}))
+    slots.grant()
+    waits = Demand(run="digits/place-1", attempt=1, num_workers=2, resources={"CPU": 1.0}, strategy="STRICT_PACK")
+    slots.ask(replace(waits, mends=True, of="digits", excluded=("node-a",)))
+    assert slots.grant() == []
+    assert slots.room(Demand(run="digits", attempt=1, num_workers=6, resources={"CPU": 1.0})).fits == 3
+    assert slots.room(Demand(run="third", attempt=1, num_workers=6, resources={"CPU": 1.0})).fits == 0
+
+
+def test_a_run_that_waits_for_several_places_waits_for_all_of_them() -> None:
+    waits = {
+        "digits/place-1": Waiting(ahead=0, free=1, needed=2),
+        "digits/place-2": Waiting(ahead=1, free=1, needed=1),
+        "other": Waiting(ahead=2, free=4, needed=8),
+        "other/validation-1": Waiting(ahead=3, free=4, needed=1),
+    }
+    assert waits_of(waits, SEPARATOR) == {
+        "digits": Waiting(ahead=0, free=1, needed=3),
+        "other": Waiting(ahead=2, free=4, needed=8),
+    }

@@ -158,6 +158,25 @@ async def test_room_counts_what_the_run_holds_and_what_others_use(said: Said, po
     assert pool.book.room(demand("y", 4)).fits == 0
 
 
+async def test_another_place_of_a_run_is_its_own_too(said: Said, pool: RayPool) -> None:
+    said.unused = {"id-a": {"CPU": 2.0}, "id-b": {"CPU": 2.0}}
+    await until(lambda: pool.book.free == 4)
+    pool.book.ask(demand("x", 2, excluded=("b",)))
+    await until(lambda: len(said.asked) == 1)
+    said.where = ["id-a", "id-a"]
+    said.ready["x"].set_result(None)
+    await until(lambda: bool(pool.book.grant()))
+    pool.book.ask(demand("x/place-0", 2, excluded=("a",), mends=True, of="x"))
+    await until(lambda: len(said.asked) == 2)
+    assert pool.book.room(demand("x", 4)).fits == 4, "its own wish keeps it from nothing"
+    said.where = ["id-b", "id-b"]
+    said.ready[list(said.ready)[-1]].set_result(None)
+    await until(lambda: bool(pool.book.grant()))
+    said.unused = {"id-a": {"CPU": 0.0}, "id-b": {"CPU": 0.0}}
+    await until(lambda: pool.book.free == 0)
+    assert pool.book.room(demand("x", 4)).room == {"a": 2, "b": 2}
+
+
 def test_only_the_nodes_of_this_machine_go_with_it(said: Said) -> None:
     async def both() -> tuple[bool, bool]:
         made = RayPool(cast("Ray", said), "runfold-", "-ours")

@@ -26,8 +26,8 @@ class Demand(Value, frozen=True, kw_only=True):
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
     `accelerator_type` is one that a cluster knows of its nodes, `prepared` what it is to prepare there, by name.
-    `mends`: it is for another place of a group at work, that of the run `of`. `slice`: the kind of TPU slices that the ranks come in, whole;
-    they are to be had within `start_within_s` of its turn.
+    `mends`: it is for another place of a group at work, that of the run `of`. `slice`: the kind of TPU slices that the
+    ranks come in, whole; they are to be had within `start_within_s` of its turn.
     """
 
     run: str

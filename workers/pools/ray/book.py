@@ -141,7 +141,7 @@ class RayBook:
         return free
 
     def _mends_of(self, run: str) -> list[str]:
-        """Return the names under which other places of a run are reserved, also those that an earlier supervisor knew."""
+        """Return the names of the other places of a run, also of those of which an earlier supervisor knew."""
         return [key for key in self.reserved if key.startswith(f"{run}{SEPARATOR}{PREFIX}")]
 
     def overdrawn(self) -> list[tuple[str, str]]:
