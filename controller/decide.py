@@ -75,13 +75,19 @@ def _next_step(state: RunState, policies: Policies) -> Sequence[AnyTransition]:
     """Return what is to be done first: who decides, what was asked, what was learned, and then the state's own step."""
     if state.restoring is not None:
         return (_restored(state, state.restoring),)
-    if state.terminal:
+    if state.phase.terminal:
         return ()
     if state.taking_over is not None:
         return (_take_over(state, state.taking_over),)
     if state.pending:
         return answer(state, state.pending[0])
-    return revise(state) or exclude(state) or keep(state) or look(state) or step_of_state(state, policies)
+    return (
+        (revise(state) if state.late else ())
+        or exclude(state)
+        or keep(state)
+        or look(state)
+        or step_of_state(state, policies)
+    )
 
 
 def _accept(unborn: Unborn, inputs: Sequence[AnyInput]) -> RunAccepted:

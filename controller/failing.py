@@ -41,6 +41,8 @@ def open_failures(state: RunState) -> tuple[Failure, ...]:
     group = state.group
     if group is None or group.handled:
         return ()
+    if not group.failures and group.stuck is None and state.checkpoints.trouble is None:
+        return ()
     told = [_as_preempted(state, failure) for failure in group.failures if not _moot(group, failure)]
     return (*told, *hangs(state, group), *_storage(state, group))
 

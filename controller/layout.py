@@ -6,7 +6,8 @@ With replica groups the local ranks and the numbers of nodes are those within a 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
 from runfold.events.base import Value
 from runfold.events.transitions import RankLaid
@@ -17,10 +18,23 @@ if TYPE_CHECKING:
     from runfold.events.state import Place
 
 
+LAYOUTS_KNOWN_MAX_COUNT: Final = 16
+"""So many layouts are known: most groups begin again on the places they had, and who verifies a log lays out again."""
+
+
 class _Slot(Value, frozen=True):
     place: int
     number: int
     node: str
+
+
+class _Shape(Value, frozen=True):
+    """What counts of a place: its node and slots, their GPUs, and where a TPU pod has it."""
+
+    node: str
+    slots: int
+    gpus: tuple[tuple[str, ...], ...]
+    pod: tuple[str, int]
 
 
 def lay_out(
@@ -30,6 +44,20 @@ def lay_out(
 
     There must be a slot for each rank.
     """
+    return _laid_out(tuple([_shape(place) for place in places]), num_workers, tuple(homes), replica_size)
+
+
+def _shape(place: Place) -> _Shape:
+    ready = place.ready
+    if ready is None:
+        return _Shape(place.node, place.slots, (), ("", 0))
+    return _Shape(place.node, place.slots, ready.gpus, (ready.pod, ready.pod_host))
+
+
+@lru_cache(LAYOUTS_KNOWN_MAX_COUNT)
+def _laid_out(
+    places: tuple[_Shape, ...], num_workers: int, homes: tuple[str, ...], replica_size: int | None
+) -> tuple[RankLaid, ...]:
     slots = _in_order(places)
     free = list(slots)
     chosen: list[_Slot | None] = [None] * num_workers
@@ -42,24 +70,19 @@ def lay_out(
     return _numbered(_by_device([slot for slot in chosen if slot is not None], order), replica_size)
 
 
-def _in_order(places: Sequence[Place]) -> list[_Slot]:
+def _in_order(places: Sequence[_Shape]) -> list[_Slot]:
     """Return all slots as ranks fill them up: by node as first seen, then by GPU; on TPUs by pod, then by its host."""
     slots = [_Slot(i, k, place.node) for i, place in enumerate(places) for k in range(place.slots)]
-    if any(place.ready is not None and place.ready.pod for place in places):
-        return sorted(slots, key=lambda slot: _pod(places[slot.place]))
+    if any(place.pod[0] for place in places):
+        return sorted(slots, key=lambda slot: places[slot.place].pod)
     seen: dict[str, int] = {}
     for slot in slots:
         seen.setdefault(slot.node, len(seen))
-    return sorted(slots, key=lambda slot: (seen[slot.node], _gpu(places[slot.place], slot.number)))
+    return sorted(slots, key=lambda slot: (seen[slot.node], _gpu(places[slot.place].gpus, slot.number)))
 
 
-def _pod(place: Place) -> tuple[str, int]:
-    return (place.ready.pod, place.ready.pod_host) if place.ready is not None else ("", 0)
-
-
-def _gpu(place: Place, slot: int) -> tuple[bool, int, str]:
+def _gpu(gpus: tuple[tuple[str, ...], ...], slot: int) -> tuple[bool, int, str]:
     """Return what slots of a node are sorted by: the lowest GPU id, as a number if all are numbers; none is 0."""
-    gpus = place.ready.gpus if place.ready is not None else ()
     ids = gpus[slot] if slot < len(gpus) else ()
     if all(one.isdecimal() for one in ids):
         return (False, min((int(one) for one in ids), default=0), "")
@@ -99,7 +122,10 @@ def _numbered(chosen: Sequence[_Slot], replica_size: int | None) -> tuple[RankLa
 
 def layout_words(layout: Sequence[RankLaid], places: Sequence[Place]) -> str:
     """Return a layout in words: `2 ranks on node-a, 1 on node-b`."""
-    on_node = Counter(places[laid.place].node for laid in layout)
+    on_node: dict[str, int] = {}
+    for laid in layout:
+        node = places[laid.place].node
+        on_node[node] = on_node.get(node, 0) + 1
     parts = [f"{count} on {node}" for node, count in on_node.items()]
     head, rest = parts[0], parts[1:]
     count, _, where = head.partition(" ")

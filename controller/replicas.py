@@ -98,6 +98,8 @@ def _laid(group: Group, number: int, size: int) -> list[RankLaid]:
 
 def bring_back(state: RunState, group: Group) -> tuple[ReplicaGroupReplaced, ...]:
     """Lay the groups out again that are down and need not wait any more: all at the same time."""
+    if not group.replicas:
+        return ()
     due = [
         one
         for one in group.replicas
@@ -133,6 +135,8 @@ def _replaced(state: RunState, group: Group, one: Replica, first: int, others: i
 
 def too_late(state: RunState, group: Group) -> tuple[Failure, ...]:
     """Return the failures of replaced groups that did not start in time, if the timer has fired."""
+    if not state.fired or not group.replicas:
+        return ()
     fired = next((one for one in state.fired if one.timer == "replica"), None)
     size = size_of(state)
     if fired is None or size is None:

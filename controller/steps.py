@@ -46,16 +46,16 @@ if TYPE_CHECKING:
 
 def step_of_state(state: RunState, policies: Policies) -> Step:
     """Return the transitions that the present state calls for; none when it waits."""
-    if state.ending is not None and not isinstance(state.phase, ShuttingDown | Finished | Errored | Aborted):
-        return _shut_down_for(state, state.ending)
-    phase, group = state.phase, state.group
+    phase, group, ending = state.phase, state.group, state.ending
+    if ending is not None and not isinstance(phase, ShuttingDown | Finished | Errored | Aborted):
+        return _shut_down_for(state, ending)
     match phase:
-        case Initializing():
-            return _next_attempt(state, policies, phase.cause)
-        case Scheduling() if group is not None:
-            return _scheduling(state, group, policies)
         case Running() if group is not None:
             return _running(state, group, policies)
+        case Scheduling() if group is not None:
+            return _scheduling(state, group, policies)
+        case Initializing():
+            return _next_attempt(state, policies, phase.cause)
         case Preempting() if group is not None:
             return preempting(state, group, phase, policies)
         case Restarting() | Rescheduling():
@@ -126,8 +126,8 @@ def _again(state: RunState, phase: Restarting | Rescheduling, policies: Policies
 
 
 def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
-    unusable = state.checkpoints.unusable
-    if group.ranks and not group.waits and not unusable and all(rank.started for rank in group.ranks):
+    started = bool(group.ranks) and not group.waits and all(rank.started for rank in group.ranks)
+    if started and not state.checkpoints.unusable:
         entered = f"{ranks(len(group.ranks))} in user code (attempt {group.attempt})"
         return (change(state, "running", entered),)
     if failures := open_failures(state):

@@ -20,7 +20,13 @@ if TYPE_CHECKING:
     from runfold.events.base import Moment
     from runfold.events.failures import Failure
     from runfold.events.state import Place, RunState
-    from runfold.events.transitions import AttemptStarted, FailureDecided, FirstCauseRevised, GroupLaidOut
+    from runfold.events.transitions import (
+        AttemptStarted,
+        FailureDecided,
+        FirstCauseRevised,
+        GroupLaidOut,
+        RankLaid,
+    )
 
 
 def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> RunState:
@@ -39,7 +45,7 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
         here = tuple(node for node in notice.nodes if state.capacity is None or node in state.capacity)
         away, notice = taken_back(away, here), None
     return replace(
-        next_attempt(state),
+        state,
         attempt=transition.attempt,
         group=Group(
             attempt=transition.attempt,
@@ -52,6 +58,7 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
         away=away,
         return_value=None,
         return_blob=None,
+        checkpoints=next_attempt(state),
     )
 
 
@@ -59,7 +66,7 @@ def _kept_places(state: RunState, transition: AttemptStarted) -> tuple[Place, ..
     group = state.group
     if group is None or not all(place.healthy for place in group.places) or group.released:
         raise IllegalEdge(f"attempt {transition.attempt} cannot keep places: they are not all held by healthy runners")
-    return tuple(replace(place, door=0) for place in group.places)
+    return tuple([replace(place, door=0) if place.door else place for place in group.places])
 
 
 def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
@@ -67,21 +74,13 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
     group = state.group
     if not isinstance(state.phase, Scheduling) or group is None or group.layout:
         raise IllegalEdge(f"a group cannot be laid out while {state_name(state.phase)}, nor twice in an attempt")
-    if transition.attempt != group.attempt or not all(place.ready for place in group.places):
+    places = group.places
+    if transition.attempt != group.attempt or not all(place.ready is not None for place in places):
         raise IllegalEdge(f"attempt {transition.attempt} cannot be laid out: not every runner of it is ready")
-    ranks = tuple(
-        Rank(
-            rank=laid.rank,
-            life=laid.life,
-            node=group.places[laid.place].node,
-            source=group.places[laid.place].source,
-            phase="starting",
-        )
-        for laid in transition.layout
-    )
+    ranks = tuple([_starting(laid, places[laid.place]) for laid in transition.layout])
     laid_out = replace(
-        group,
-        places=opened(state, _on_one_clock(group.places)),
+        begun(state, group),
+        places=opened(state, _on_one_clock(places)),
         layout=transition.layout,
         addr=transition.addr,
         port=transition.port,
@@ -89,16 +88,19 @@ def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:
         early={},
         waiting=None,
         arguments=transition.arguments,
-        lighthouse=lighthouse(state, group.places[transition.layout[0].place]) if transition.layout else "",
+        lighthouse=lighthouse(state, places[transition.layout[0].place]) if transition.layout else "",
     )
-    changed = replace(
+    return replace(
         state,
         group=laid_out,
         phase=replace(state.phase, deadline_t=at.t + state.job.timeouts.import_timeout_s),
-        homes=tuple(rank.node for rank in ranks),
+        homes=tuple([rank.node for rank in ranks]),
         fired=(),
     )
-    return begun(changed)
+
+
+def _starting(laid: RankLaid, place: Place) -> Rank:
+    return Rank(rank=laid.rank, life=laid.life, node=place.node, source=place.source, phase="starting")
 
 
 def _on_one_clock(places: tuple[Place, ...]) -> tuple[Place, ...]:
@@ -106,11 +108,16 @@ def _on_one_clock(places: tuple[Place, ...]) -> tuple[Place, ...]:
 
     Each `offset_s` is the true one plus a delay; the smallest delay seen serves for all.
     """
-    base_s = min((place.ready.offset_s - place.ready.measured_s for place in places if place.ready), default=0.0)
-    return tuple(
-        replace(place, ready=replace(place.ready, offset_s=base_s + place.ready.measured_s)) if place.ready else place
-        for place in places
-    )
+    ready = [place.ready for place in places if place.ready is not None]
+    base_s = min([one.offset_s - one.measured_s for one in ready], default=0.0)
+    return tuple([_offset(place, base_s) for place in places])
+
+
+def _offset(place: Place, base_s: float) -> Place:
+    ready = place.ready
+    if ready is None or ready.offset_s == base_s + ready.measured_s:
+        return place
+    return replace(place, ready=replace(ready, offset_s=base_s + ready.measured_s))
 
 
 # --- failures
@@ -122,26 +129,29 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
     if group is None or group.handled or failure.attempt != group.attempt:
         raise IllegalEdge(f"the end of attempt {failure.attempt} is decided already, or it never began")
     if transition.decision == "noop":
-        return at_ease(replace(state, group=replace(group, failures=(), stuck=None)))
-    others = tuple(slim(other) for other in group.failures if other.cause != failure.cause)
+        rest = replace(group, failures=(), stuck=None)
+        return replace(state, group=rest, checkpoints=at_ease(state.checkpoints))
+    others = tuple([slim(other) for other in group.failures if other.cause != failure.cause])
     budgets = state.budgets
     if transition.budget is not None:
         budgets = {**budgets, transition.budget: Spent(spent=transition.spent, limit=transition.limit)}
-    state = at_ease(state)
     if transition.decision == "replace":
         state = went_down(state, group, transition, at.n)
+        group = state.group
         if failure.kind == "preempted" and state.notice is not None:
             state = replace(state, away=taken_back(state.away, state.notice.nodes), notice=None)
     else:
-        state = replace(state, group=replace(group, failures=(), stuck=None, handled=True))
+        group = replace(group, failures=(), stuck=None, handled=True)
     return replace(
         state,
+        group=group,
         budgets=budgets,
         startup_streak=state.startup_streak + (transition.budget == "startup"),
         failure=failure,
         failure_t=at.t,
         others=others[: ERRORS_INLINE_MAX_COUNT - 1],
         repeats=repeated(state, failure),
+        checkpoints=at_ease(state.checkpoints),
         platform_failures=_blamed(state.platform_failures, failure.node, FAILURE_KINDS[failure.kind].platform),
         late=(),
     )

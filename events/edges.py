@@ -47,6 +47,7 @@ def state_name(phase: AnyPhase) -> StateName:
 
 def check_edge(phase: AnyPhase, to_state: StateName) -> None:
     """Raise `IllegalEdge` unless `to_state` may follow `phase`."""
-    if to_state not in EDGES[state_name(phase)]:
-        legal = ", ".join(sorted(EDGES[state_name(phase)])) or "nothing: it is terminal"
-        raise IllegalEdge(f"{state_name(phase)} → {to_state} is no edge; legal after {state_name(phase)}: {legal}")
+    name = state_name(phase)
+    if to_state not in EDGES[name]:
+        legal = ", ".join(sorted(EDGES[name])) or "nothing: it is terminal"
+        raise IllegalEdge(f"{name} → {to_state} is no edge; legal after {name}: {legal}")

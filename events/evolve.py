@@ -63,18 +63,15 @@ def evolve(state: AnyState, transition: AnyTransition, at: Moment) -> RunState:
         if not isinstance(transition, RunAccepted):
             raise IllegalEdge(f"{type(transition).__name__} before RunAccepted: a run begins with its job")
         return _born(transition, at)
-    if state.terminal and not isinstance(transition, LogRestored):
+    if state.phase.terminal and not isinstance(transition, LogRestored):
         raise IllegalEdge(f"{type(transition).__name__} after {state_name(state.phase)}: a terminal state is final")
     evolved = _evolved(state, transition, at)
     return followed(state, transition, evolved, at.n) if state.job.hooks.gates else evolved
 
 
 def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState:
+    # What comes most often stands first: each case that does not match costs as much as a call.
     match transition:
-        case RunAccepted():
-            raise IllegalEdge(f"RunAccepted for {state.run}, which exists: a run is accepted once")
-        case ControllerChanged():
-            return _controller_changed(state, transition)
         case StateChanged():
             return _state_changed(state, transition, at)
         case AttemptStarted():
@@ -83,28 +80,32 @@ def _evolved(state: RunState, transition: AnyTransition, at: Moment) -> RunState
             return laid_out(state, transition, at)
         case FailureDecided():
             return failure_decided(state, transition, at)
+        case TaskOrdered():
+            return ordered(state, transition, at)
+        case TaskClosed():
+            return closed(state, transition, at)
+        case CheckpointCommitted():
+            return committed(state, transition, at)
         case ReplicaGroupReplaced():
             return replaced(state, transition, at)
         case FirstCauseRevised():
             return revised(state, transition)
+        case RunAccepted():
+            raise IllegalEdge(f"RunAccepted for {state.run}, which exists: a run is accepted once")
+        case ControllerChanged():
+            return _controller_changed(state, transition)
         case SourceJoined():
             return _joined(state, transition)
         case RequestAccepted():
             return _answered(granted(state, transition.id, at.t), transition, accepted=True)
         case RequestRefused():
             return _answered(state, transition, accepted=False)
-        case CheckpointCommitted():
-            return committed(state, transition, at)
         case CheckpointValidated():
             return validated(state, transition, at)
         case RunContinued():
             return continued(state, transition)
         case CheckpointsDoubted():
             return doubted(state, transition)
-        case TaskOrdered():
-            return ordered(state, transition, at)
-        case TaskClosed():
-            return closed(state, transition, at)
         case Warned():
             return warned(state, transition)
         case NodeExcluded():
@@ -175,10 +176,8 @@ def _restored(state: RunState, transition: LogRestored, at: Moment) -> RunState:
 
 def _state_changed(state: RunState, transition: StateChanged, at: Moment) -> RunState:
     phase = changed_phase(state, transition, t=at.t, cause=absolute(transition.cause, at.n))
-    elastic = left_running(state.elastic)
-    if isinstance(phase, Running):
-        return replace(state, phase=phase, fired=(), startup_streak=0, elastic=elastic)
-    return replace(state, phase=phase, fired=(), elastic=elastic)
+    streak = 0 if isinstance(phase, Running) else state.startup_streak
+    return replace(state, phase=phase, startup_streak=streak, fired=(), elastic=left_running(state.elastic))
 
 
 # --- sources, requests, nodes

@@ -244,7 +244,7 @@ class TaskEnded(Fact, frozen=True, kw_only=True):
     seen: tuple[RankSeen, ...] = ()
 
 
-AnyFact = (
+OtherFact = (
     Queued
     | Placed
     | PlaceReplaced
@@ -255,14 +255,13 @@ AnyFact = (
     | PreemptionCancelled
     | Released
     | RunnerReady
-    | RankStarted
-    | Reported
-    | RankReturned
-    | RankFailed
-    | RankExited
     | CheckpointSealed
     | TaskEnded
 )
+"""Facts that are not of a rank."""
+AnyRankFact = RankStarted | RankReturned | RankFailed | RankExited
+"""What is said of one rank, save its reports."""
+AnyFact = OtherFact | AnyRankFact | Reported
 
 
 class FactMessage(Document, frozen=True, kw_only=True):

@@ -38,14 +38,15 @@ def fold(state: AnyState | None, entry: Entry) -> RunState:
         return _decided(state, entry, 1)
     if entry.n != state.n + 1:
         raise IllegalEdge(f"entry {entry.n} of {entry.run} after entry {state.n}: entries have no holes")
-    seen = observe_all(state, entry.inputs, n=entry.n, t=max(state.t, entry.t), cursor=entry.cursor)
-    return _decided(seen, entry, 0)
+    t = max(state.t, entry.t)
+    seen = observe_all(state, entry.inputs, n=entry.n, t=t, cursor=entry.cursor)
+    return _decided(seen, entry, 0) if transitions else seen
 
 
 def _decided(state: RunState, entry: Entry, first: int) -> RunState:
-    transitions = entry.transitions
+    n, t, transitions = entry.n, state.t, entry.transitions
     for k in range(first, len(transitions)):
-        state = evolve(state, transitions[k], Moment(n=entry.n, t=state.t, k=k))
+        state = evolve(state, transitions[k], Moment(n=n, t=t, k=k))
     return state
 
 

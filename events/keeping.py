@@ -20,7 +20,7 @@ from runfold.events.tasks import DELETE, HOOK, OPEN, SEAL, STACKS, OpenTask, fin
 if TYPE_CHECKING:
     from runfold.events.base import Moment
     from runfold.events.checkpoints import Checkpoints
-    from runfold.events.state import RunState
+    from runfold.events.state import Group, RunState
     from runfold.events.transitions import (
         CheckpointCommitted,
         CheckpointsDoubted,
@@ -40,30 +40,37 @@ SEALS_FAILED_MAX_COUNT: Final = 3
 def settled(state: RunState) -> RunState:
     """Let the group begin, if it waited for a task that is closed by now."""
     group = state.group
-    if group is None or not group.waits or any(one.task.kind in DECIDE_THE_START for one in state.tasks):
+    if group is None or not group.waits or _start_is_open(state):
         return state
-    start = state.checkpoint.name if state.checkpoint is not None else None
-    return replace(state, group=replace(group, waits=False, start=start))
+    return replace(state, group=begun(state, group))
 
 
-def begun(state: RunState) -> RunState:
-    """Give a group that is laid out its checkpoint to begin from, or let it wait for the tasks that decide it."""
-    return state if state.group is None else settled(replace(state, group=replace(state.group, waits=True)))
+def _start_is_open(state: RunState) -> bool:
+    return bool(state.tasks) and any(one.task.kind in DECIDE_THE_START for one in state.tasks)
 
 
-def next_attempt(state: RunState) -> RunState:
+def begun(state: RunState, group: Group) -> Group:
+    """Return a group that is laid out with its checkpoint to begin from, or waiting for the tasks that decide it."""
+    if _start_is_open(state):
+        return replace(group, waits=True)
+    return replace(group, waits=False, start=state.checkpoint.name if state.checkpoint is not None else None)
+
+
+def next_attempt(state: RunState) -> Checkpoints:
     """Count on where the reports of the attempt before ended; what it had not made whole is left over."""
-    checkpoints, ranks = state.checkpoints, state.group.ranks if state.group is not None else ()
-    reports = max((rank.index + 1 for rank in ranks), default=0)
-    lost = state.group is not None and any(place.lost for place in state.group.places)
-    sweep = checkpoints.sweep or lost
+    checkpoints, group = state.checkpoints, state.group
+    ranks, places = (group.ranks, group.places) if group is not None else ((), ())
+    reports = max([rank.index + 1 for rank in ranks], default=0)
+    sweep = checkpoints.sweep or any(place.lost for place in places)
     rest = replace(checkpoints, base=checkpoints.base + reports, gathering=(), marks=(), torn=(), sweep=sweep)
-    return replace(state, checkpoints=left(rest, (one.name for one in checkpoints.gathering)))
+    return left(rest, [one.name for one in checkpoints.gathering]) if checkpoints.gathering else rest
 
 
-def at_ease(state: RunState) -> RunState:
+def at_ease(checkpoints: Checkpoints) -> Checkpoints:
     """Forget the trouble with the storage: it is dealt with."""
-    return replace(state, checkpoints=replace(state.checkpoints, trouble=None, seals_failed=0))
+    if checkpoints.trouble is None and not checkpoints.seals_failed:
+        return checkpoints
+    return replace(checkpoints, trouble=None, seals_failed=0)
 
 
 def ordered(state: RunState, transition: TaskOrdered, at: Moment) -> RunState:

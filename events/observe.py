@@ -21,13 +21,7 @@ from runfold.events.conclusions import (
 )
 from runfold.events.draft import Draft
 from runfold.events.elastic import come_back, room_told
-from runfold.events.evidence import (
-    of_placement_failed,
-    of_rank_exited,
-    of_rank_failed,
-    of_runner_lost,
-    told_of_node,
-)
+from runfold.events.evidence import of_placement_failed, of_runner_lost, told_of_node
 from runfold.events.facts import (
     CapacityChanged,
     CheckpointSealed,
@@ -39,12 +33,7 @@ from runfold.events.facts import (
     PreemptionCancelled,
     PreemptionNoticed,
     Queued,
-    RankExited,
-    RankFailed,
-    RankReturned,
-    RankStarted,
     Released,
-    Reported,
     RunnerLost,
     RunnerReady,
     TaskEnded,
@@ -56,7 +45,7 @@ from runfold.events.marks import Fired, PendingRequest, TakeOver
 from runfold.events.notices import cancelled, noticed, without
 from runfold.events.requests import Join, Request
 from runfold.events.signs import silent, stuck
-from runfold.events.state import Place, RankExit, Ready, Restoring, Scheduling
+from runfold.events.state import Place, Ready, Restoring, Scheduling
 from runfold.events.timing import OF_SIZE, deadline, replica_timers
 
 if TYPE_CHECKING:
@@ -64,8 +53,9 @@ if TYPE_CHECKING:
 
     from runfold.events.base import Moment
     from runfold.events.conclusions import AnyConclusion
+    from runfold.events.draft import OtherInput
     from runfold.events.entry import AnyInput
-    from runfold.events.facts import AnyFact
+    from runfold.events.facts import AnyFact, OtherFact
     from runfold.events.requests import AnyRequest
     from runfold.events.state import Group, RunState, Verdict
 
@@ -85,33 +75,30 @@ def verdict(state: RunState, item: AnyFact) -> Verdict:
 
 def observe(state: RunState, item: AnyInput, at: Moment) -> RunState:
     """Return the state with one input observed; `at.k` is its place among the entry's inputs."""
-    if state.terminal:
-        return _see_after_end(replace(state, n=at.n, t=at.t), item, at.k)
-    draft = Draft(state, at.n, at.t, state.cursor)
-    draft.k = at.k
-    _see(draft, item)
-    return draft.done()
+    return observe_all(state, (item,), n=at.n, t=at.t, first=at.k)
 
 
 def observe_all(
-    state: RunState, inputs: Iterable[AnyInput], *, n: int, t: float, cursor: tuple[str, int] | None = None
+    state: RunState,
+    inputs: Iterable[AnyInput],
+    *,
+    n: int,
+    t: float,
+    cursor: tuple[str, int] | None = None,
+    first: int = 0,
 ) -> RunState:
     """Return the state with all inputs of entry `n` observed, at `t` seconds of the run's clock.
 
-    `cursor` is what the entry says of INBOX; None leaves what was known.
+    `cursor` is what the entry says of INBOX; None leaves what was known. Inputs are numbered from `first`.
     """
     cursor = cursor or state.cursor
-    if state.terminal:
+    if state.phase.terminal:
         state = replace(state, n=n, t=t, cursor=cursor)
-        for k, item in enumerate(inputs):
+        for k, item in enumerate(inputs, first):
             state = _see_after_end(state, item, k)
         return state
     draft = Draft(state, n, t, cursor)
-    for draft.k, item in enumerate(inputs):
-        if type(item) is Reported:
-            draft.report(item)
-        else:
-            _see(draft, item)
+    draft.see(inputs, _see, first)
     return draft.done()
 
 
@@ -125,9 +112,9 @@ def _copied(state: RunState, item: LogCopied, cause: Cause) -> RunState:
     return replace(state, restoring=found)
 
 
-def _see(draft: Draft, item: AnyInput) -> None:
+def _see(draft: Draft, item: OtherInput) -> None:
     if isinstance(item, Fact):
-        if draft.count(item) == "folded":
+        if draft.count(item):
             _see_fact(draft, item)
     elif isinstance(item, Request):
         _see_request(draft, item)
@@ -135,19 +122,21 @@ def _see(draft: Draft, item: AnyInput) -> None:
         _see_conclusion(draft, item)
 
 
-# --- facts
+# --- facts of the pool, of runners and of tasks; those of ranks stand in `ranks.py`
 
 
-def _see_fact(draft: Draft, item: AnyFact) -> None:
+def _see_fact(draft: Draft, item: OtherFact) -> None:
     found = draft.judge(item)
     if found == "folded":
         _see_counted(draft, item)
-    elif found == "stale":
-        _see_late(draft, item)
+    elif found == "stale" and isinstance(item, RunnerLost) and item.source == draft.state.supervisor:
+        draft.add_late(of_runner_lost(item, t=draft.t, cause=draft.cause))
 
 
-def _see_counted(draft: Draft, item: AnyFact) -> None:
+def _see_counted(draft: Draft, item: OtherFact) -> None:
     match item:
+        case CheckpointSealed() | TaskEnded():
+            draft.now = replace(draft.now, tasks=ended(draft.now.tasks, item, draft.cause))
         case Queued():
             _wait(draft, _queued(item))
         case Placed():
@@ -163,53 +152,32 @@ def _see_counted(draft: Draft, item: AnyFact) -> None:
         case CapacityChanged():
             _capacity(draft, item)
         case PreemptionNoticed():
-            draft.notice = noticed(
-                draft.notice, item.nodes, item.within_s, t=draft.t, cause=draft.cause, reason=item.reason
+            notice = noticed(
+                draft.now.notice, item.nodes, item.within_s, t=draft.t, cause=draft.cause, reason=item.reason
             )
+            draft.now = replace(draft.now, notice=notice)
         case PreemptionCancelled():
-            draft.notice, draft.away = cancelled(draft.notice, item.nodes), without(draft.away, item.nodes)
+            now = draft.now
+            draft.now = replace(now, notice=cancelled(now.notice, item.nodes), away=without(now.away, item.nodes))
         case Released():
             _released(draft, item)
         case RunnerReady():
             _runner_ready(draft, item)
-        case RankStarted():
-            _rank_started(draft, item)
-        case Reported():
-            draft.keep_report(item)
-        case RankReturned():
-            _rank_returned(draft, item)
-        case RankFailed():
-            draft.raise_rank(item.rank, "failed")
-            draft.fail(of_rank_failed(item, node=draft.rank(item.rank).node, t=draft.when(item), cause=draft.cause))
-        case RankExited():
-            _rank_exited(draft, item)
-        case CheckpointSealed() | TaskEnded():
-            draft.tasks = ended(draft.tasks, item, draft.cause)
         case _:
             assert_never(item)
 
 
-def _see_late(draft: Draft, item: AnyFact) -> None:
-    """Keep what a fact of an ended attempt says of its failure."""
-    match item:
-        case RankFailed():
-            draft.add_late(of_rank_failed(item, node=item.source, t=draft.when(item), cause=draft.cause))
-        case RankExited(asked=False, returned=False):
-            draft.add_late(of_rank_exited(item, node=item.source, t=draft.when(item), cause=draft.cause))
-        case RunnerLost() if item.source == draft.state.supervisor:
-            draft.add_late(of_runner_lost(item, t=draft.t, cause=draft.cause))
-        case Reported():
-            draft.late_report(item)
-        case _:
-            pass
-
-
 def _capacity(draft: Draft, item: CapacityChanged) -> None:
     # A node that was not there for a while is another one, or the same given back.
-    back = come_back(draft.capacity, item.slots)
-    draft.notice = cancelled(draft.notice, back)
-    draft.away = tuple(node for node in without(draft.away, back) if node in item.slots)
-    draft.capacity, draft.elastic = item.slots, replace(draft.elastic, room=room_told(item, draft.cause))
+    now = draft.now
+    back = come_back(now.capacity, item.slots)
+    draft.now = replace(
+        now,
+        notice=cancelled(now.notice, back),
+        away=tuple(node for node in without(now.away, back) if node in item.slots),
+        capacity=item.slots,
+        elastic=replace(now.elastic, room=room_told(item, draft.cause)),
+    )
 
 
 def _sources_on(draft: Draft, node: str) -> frozenset[str]:
@@ -247,8 +215,10 @@ def _placed(draft: Draft, item: Placed) -> None:
                 "placement", "PlacedShort", message, attempt=item.attempt, node="", t=draft.t, cause=draft.cause
             )
         )
-    if isinstance(draft.phase, Scheduling):
-        draft.phase = replace(draft.phase, deadline_t=draft.t + draft.state.job.timeouts.start_timeout_s)
+    phase = draft.now.phase
+    if isinstance(phase, Scheduling):
+        due_t = draft.t + draft.state.job.timeouts.start_timeout_s
+        draft.now = replace(draft.now, phase=replace(phase, deadline_t=due_t))
 
 
 def _place(offer: PlaceOffer, known: Place | None, early: Ready | None) -> Place:
@@ -258,8 +228,8 @@ def _place(offer: PlaceOffer, known: Place | None, early: Ready | None) -> Place
 
 
 def _placement_failed(draft: Draft, item: PlacementFailed) -> None:
-    never = item.verdict == "never"
-    if item.verdict == "busy" or (never and (draft.away or draft.notice is not None)):
+    never, now = item.verdict == "never", draft.now
+    if item.verdict == "busy" or (never and (now.away or now.notice is not None)):
         # What cannot be placed off nodes that are taken back can be once one of them is there again.
         _wait(draft, item.reason)
         return
@@ -294,53 +264,6 @@ def _runner_ready(draft: Draft, item: RunnerReady) -> None:
     draft.change_group(introduce)
 
 
-def _rank_started(draft: Draft, item: RankStarted) -> None:
-    draft.set_rank(replace(draft.rank(item.rank), started=True))
-    draft.raise_rank(item.rank, "running")
-
-    def hold_port(group: Group) -> Group:
-        if item.next_port is None:
-            return group
-        places = tuple(
-            replace(place, ready=replace(place.ready, port=item.next_port))
-            if place.source == item.source and place.ready is not None
-            else place
-            for place in group.places
-        )
-        return replace(group, places=places)
-
-    draft.change_group(hold_port)
-
-
-def _rank_returned(draft: Draft, item: RankReturned) -> None:
-    draft.raise_rank(item.rank, "returned")
-    if item.rank == 0:
-        draft.return_value, draft.return_blob = item.value, item.blob
-    if item.unread:
-        draft.checkpoints = replace(draft.checkpoints, unread=draft.checkpoints.unread or draft.cause)
-    draft.change_group(lambda group: group)
-
-
-def _rank_exited(draft: Draft, item: RankExited) -> None:
-    before = draft.rank(item.rank)
-    draft.set_rank(
-        replace(
-            before,
-            exit=RankExit(
-                exit_code=item.exit_code,
-                signal=item.signal,
-                peak_memory_bytes=item.peak_memory_bytes,
-                asked=item.asked,
-            ),
-        )
-    )
-    draft.raise_rank(item.rank, "exited")
-    draft.change_group(lambda group: group)
-    told = before.phase in ("returned", "failed") or item.returned
-    if not told and (draft.at_work or not item.asked):
-        draft.fail(of_rank_exited(item, node=before.node, t=draft.when(item), cause=draft.cause))
-
-
 # --- requests
 
 
@@ -351,13 +274,14 @@ def _see_request(draft: Draft, item: AnyRequest) -> None:
         source = state.sources.get(item.source)
         known = source is not None and item.boot in (source.boot, *source.replaced)
         late = item.after not in (None, source.incarnation if source is not None else 0)
-        full = source is None and len(state.sources) + len(draft.pending) >= SOURCES_MAX_COUNT
+        full = source is None and len(state.sources) + len(draft.now.pending) >= SOURCES_MAX_COUNT
         if known or late or full:
             return
     elif any(answer.id == item.id for answer in state.answered):
         return
-    if all(waiting.request.id != item.id for waiting in draft.pending):
-        draft.pending = (*draft.pending, PendingRequest(request=item, cause=draft.cause))
+    pending = draft.now.pending
+    if all(waiting.request.id != item.id for waiting in pending):
+        draft.now = replace(draft.now, pending=(*pending, PendingRequest(request=item, cause=draft.cause)))
 
 
 # --- conclusions
@@ -368,9 +292,10 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
         case JobTaken():
             pass  # RunAccepted says all of it
         case ControllerStarted():
-            draft.taking_over = TakeOver(controller=item.controller, decider=item.decider, cause=draft.cause)
+            found = TakeOver(controller=item.controller, decider=item.decider, cause=draft.cause)
+            draft.now = replace(draft.now, taking_over=found)
         case LogCopied():
-            draft.state = _copied(draft.state, item, draft.cause)
+            draft.now = _copied(draft.now, item, draft.cause)
         case TimerFired():
             _fired(draft, item)
         case SilenceConcluded():
@@ -386,9 +311,10 @@ def _see_conclusion(draft: Draft, item: AnyConclusion) -> None:
 def _fired(draft: Draft, item: TimerFired) -> None:
     if item.timer == "checkpoint":
         timeout_s = draft.state.job.timeouts.checkpoint_timeout_s
-        draft.checkpoints = overdue(draft.checkpoints, timeout_s, item.deadline_t, draft.cause)
+        checkpoints = overdue(draft.now.checkpoints, timeout_s, item.deadline_t, draft.cause)
+        draft.now = replace(draft.now, checkpoints=checkpoints)
     elif item.timer == "task":
-        draft.tasks = timed_out(draft.tasks, item.deadline_t, draft.cause)
+        draft.now = replace(draft.now, tasks=timed_out(draft.now.tasks, item.deadline_t, draft.cause))
     elif item.timer in OF_SIZE or item.timer == "replica_backoff":
         pass  # the time is over, which is all that its waiting was for
     elif item.timer == "replica":

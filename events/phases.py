@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-from runfold.events.edges import IllegalEdge, check_edge, state_name
+from runfold.events.edges import EDGES, IllegalEdge, check_edge, state_name
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -29,13 +29,14 @@ T = TypeVar("T")
 
 def changed_phase(state: RunState, transition: StateChanged, *, t: float, cause: Cause) -> AnyPhase:
     """Return the new phase; raise `IllegalEdge` for an edge that is none, or for data that is missing or wrong."""
-    phase = state.phase
-    if transition.from_state != state_name(phase):
-        raise IllegalEdge(f"a change from {transition.from_state}, but the run is {state_name(phase)}")
-    check_edge(phase, transition.to_state)
+    phase, before, to_state = state.phase, transition.from_state, transition.to_state
+    if before != state_name(phase):
+        raise IllegalEdge(f"a change from {before}, but the run is {state_name(phase)}")
+    if to_state not in EDGES[before]:
+        check_edge(phase, to_state)
     if isinstance(phase, ShuttingDown):
         _check_end(phase, transition)
-    if transition.to_state == "scheduling" and (state.group is None or state.group.handled):
+    if to_state == "scheduling" and (state.group is None or state.group.handled):
         raise IllegalEdge(f"{transition.from_state} → scheduling without a new attempt")
     return _phase(state, transition, t, cause)
 
@@ -57,6 +58,8 @@ def _preempting(state: RunState, new: StateChanged, t: float, cause: Cause) -> P
 def _phase(state: RunState, new: StateChanged, t: float, cause: Cause) -> AnyPhase:
     phase, reason = state.phase, new.reason
     match new.to_state:
+        case "running":
+            return Running(since_t=t, reason=reason, cause=cause)
         case "initializing":
             return Initializing(since_t=t, reason=reason, cause=cause)
         case "scheduling":
@@ -66,8 +69,6 @@ def _phase(state: RunState, new: StateChanged, t: float, cause: Cause) -> AnyPha
             kind = Rescheduling if new.to_state == "rescheduling" else Restarting
             failure, not_before_t = _needed(new.failure, new, "failure"), _needed(new.not_before_t, new, "not_before_t")
             return kind(since_t=t, reason=reason, cause=cause, failure=failure, not_before_t=not_before_t)
-        case "running":
-            return Running(since_t=t, reason=reason, cause=cause)
         case "preempting":
             return _preempting(state, new, t, cause)
         case "resizing":

@@ -6,7 +6,7 @@ a dict here is never changed in place. The state does not grow with the log.
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 from runfold.events.base import Cause, Json, Value, snake_case
 from runfold.events.beats import RankPhase
@@ -37,6 +37,8 @@ from runfold.events.transitions import EndName, RankLaid
 
 class Phase(Value, frozen=True, kw_only=True, tag_field="kind", tag=snake_case):
     """What every phase says: since when (run's clock), why, brought about by what."""
+
+    terminal: ClassVar[bool] = False
 
     since_t: float
     reason: str
@@ -100,15 +102,21 @@ class ShuttingDown(Phase, frozen=True, kw_only=True):
 class Finished(Phase, frozen=True, kw_only=True):
     """Terminal: every rank returned."""
 
+    terminal: ClassVar[bool] = True
+
 
 class Errored(Phase, frozen=True, kw_only=True):
     """Terminal: the run failed; None when only the teardown did."""
+
+    terminal: ClassVar[bool] = True
 
     failure: Failure | None = None
 
 
 class Aborted(Phase, frozen=True, kw_only=True):
     """Terminal: somebody asked for it."""
+
+    terminal: ClassVar[bool] = True
 
 
 AnyPhase = (
@@ -124,7 +132,6 @@ AnyPhase = (
     | Errored
     | Aborted
 )
-TERMINAL = (Finished, Errored, Aborted)
 OVER: Final = frozenset[RankPhase](("returned", "failed", "exited"))
 """Phases in which a rank does nothing any more."""
 
@@ -371,7 +378,7 @@ class RunState(Value, frozen=True, kw_only=True):
     @property
     def terminal(self) -> bool:
         """Whether the run is over: nothing changes it any more."""
-        return isinstance(self.phase, TERMINAL)
+        return self.phase.terminal
 
     @property
     def supervisor(self) -> str:

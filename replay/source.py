@@ -80,7 +80,8 @@ async def read_log(log: Log, run: str) -> History:
 def _without_collector() -> Iterator[None]:
     """Let a long history be built without the garbage collector looking through it again and again: it has no cycles.
 
-    Measured: 100,000 entries in 0.4 s instead of 1.1 s.
+    Measured: 100,000 entries in 0.4 s instead of 1.1 s. What was built is handed to the oldest generation unseen, which
+    takes no time: else the collector would look through all of it as soon as it may, a tenth of what reading took.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -88,6 +89,9 @@ def _without_collector() -> Iterator[None]:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
