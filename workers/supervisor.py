@@ -42,6 +42,7 @@ from runfold.workers.pools.local import Demand
 from runfold.workers.pools.pool import Pool
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pulse import BEAT_EVERY_S, say
+from runfold.workers.together import until_one_ends
 
 STOP_GRACE_S: Final = 5.0
 """Patience with ranks when the supervisor itself is to stop."""
@@ -122,11 +123,8 @@ class Supervisor:
             asyncio.create_task(self._capacity.serve(), name="capacity"),
         }
         try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await until_one_ends(tasks)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
             if stop.is_set() or not self._config.adopt:
                 await self._end_runners(f"the supervisor of pool {self._config.pool} was stopped")
             else:
@@ -134,8 +132,6 @@ class Supervisor:
             await follower.close()
             await asyncio.gather(*(desk.close() for desk in self._desks.values()), *self._closing)
             await self._nursery.close()
-        for task in done:
-            task.result()
 
     def _hear(self, assignment: Assignment) -> None:
         if self._pool.remote is not None:

@@ -24,6 +24,7 @@ from runfold.locate import STORAGE_FOLDER, Address
 from runfold.restarts import Backoff, Restarts
 from runfold.servicelock import lock_service
 from runfold.serving import ControllerPlan, SupervisorPlan
+from runfold.workers.together import until_one_ends
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -137,14 +138,7 @@ class Service:
             ),
             asyncio.ensure_future(self._tend_child(self._supervisor, self._configure_supervisor)),
         ]
-        try:
-            done, _ = await asyncio.wait(tending, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tending:
-                task.cancel()
-            await asyncio.gather(*tending, return_exceptions=True)
+        await until_one_ends(tending)
 
     async def stop(self, *, keep_store: bool = True) -> None:
         """Stop everything with bounded patience: the supervisor with its ranks, the controller, the broker.

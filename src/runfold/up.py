@@ -11,6 +11,7 @@ from runfold.interrupts import interrupts
 from runfold.left import say_what_is_left
 from runfold.restarts import kept_up
 from runfold.service import Plan, Service
+from runfold.workers.together import until_one_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,23 +37,12 @@ async def serve(plan: Plan, say: Callable[[str], None], ready: Callable[[Service
 
 
 async def _until_told(service: Service, told: asyncio.Event, plan: Plan, say: Callable[[str], None]) -> None:
-    tasks = [
-        asyncio.ensure_future(_told(told)),
-        asyncio.ensure_future(service.tend()),
-        asyncio.ensure_future(kept_up("the archiver", lambda: _archive(service, plan, say), say)),
+    tasks: list[asyncio.Task[object]] = [
+        asyncio.create_task(told.wait(), name="told to stop"),
+        asyncio.create_task(service.tend(), name="tend"),
+        asyncio.create_task(kept_up("the archiver", lambda: _archive(service, plan, say), say), name="archive"),
     ]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def _told(told: asyncio.Event) -> None:
-    await told.wait()
+    await until_one_ends(tasks)
 
 
 async def _archive(service: Service, plan: Plan, say: Callable[[str], None]) -> None:

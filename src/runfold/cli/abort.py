@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runfold.admin import open_admin
-from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
 from runfold.cli.show import print_json, print_text
+from runfold.cli.wishes import ask_and_show
 from runfold.errors import UsageError
 from runfold.events.requests import AbortRun
 from runfold.forcing import force_stop
@@ -46,11 +46,7 @@ def command(
         print_json({"run": run, "answer": answer}) if output == "json" else print_text(f"{run}: {answer}")
         return
     request = AbortRun(id=new_request_id(), reason=reason, by=where.settings.user)
-    answer = asyncio.run(ask(where, run, request))
-    if output == "json":
-        print_json({"run": run, "request": request.id, "answer": answer})
-    else:
-        print_text(f"{run}: {answer}")
+    ask_and_show(where, run, request, output)
 
 
 async def _force(where: Where, run: str, reason: str) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json, print_text
+from runfold.cli.wishes import ask_and_show
 from runfold.errors import UsageError
 from runfold.events.requests import CancelPreemption, NoticePreemption
 from runfold.ids import new_request_id
@@ -56,8 +54,4 @@ def command(
         if cancel
         else NoticePreemption(id=asked, by=by, nodes=nodes, within_s=within, reason=reason)
     )
-    answer = asyncio.run(ask(where, run, request))
-    if output == "json":
-        print_json({"run": run, "request": request.id, "answer": answer})
-    else:
-        print_text(f"{run}: {answer}")
+    ask_and_show(where, run, request, output)

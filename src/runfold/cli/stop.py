@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated
 
 import typer
 
-from runfold.asking import ask
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption
-from runfold.cli.show import print_json, print_text
+from runfold.cli.wishes import ask_and_show
 from runfold.errors import UsageError
 from runfold.events.requests import StopAtCheckpoint
 from runfold.ids import new_request_id
@@ -35,8 +33,4 @@ def command(
         raise UsageError(f"say how: `runfold stop {run} --at-checkpoint`, or `runfold abort {run} --reason TEXT`")
     where = find(data, server, context)
     request = StopAtCheckpoint(id=new_request_id(), by=where.settings.user, reason=reason)
-    answer = asyncio.run(ask(where, run, request))
-    if output == "json":
-        print_json({"run": run, "request": request.id, "answer": answer})
-    else:
-        print_text(f"{run}: {answer}")
+    ask_and_show(where, run, request, output)

@@ -32,6 +32,7 @@ from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable
 from runfold.workers.pools.ray.slices import mates, pod_of
 from runfold.workers.pools.ray.slicing import heads_held
 from runfold.workers.pools.ray.tasks import RayTasks
+from runfold.workers.together import until_one_ends
 from runfold.workers.tpus import TPU
 
 LOOK_EVERY_S: Final = 0.5
@@ -93,14 +94,7 @@ class RayPool:
             asyncio.create_task(self.book.reserve(), name="reserve"),
             asyncio.create_task(self._watch(), name="watch the cluster"),
         }
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        await until_one_ends(tasks)
 
     # --- runners
 
