@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Coroutine
 from functools import partial
 from typing import Final
@@ -203,7 +202,7 @@ async def _end_when_idle(nest: Nest) -> None:
 
 
 def _may_be_warm(start: Start) -> bool:
-    return start.warm and sys.platform == "linux" and not needs_exec(start.env)
+    return start.warm and not needs_exec(start.env)
 
 
 def _warmth(start: Start, modules: list[str]) -> warm.Warmth:

@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import struct
-import sys
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
@@ -83,7 +82,7 @@ async def knock(path: Path, pid: int) -> RunnerPipe:
         async with asyncio.timeout(KNOCK_TIMEOUT_S):
             with _short(path) as name:
                 await asyncio.get_running_loop().sock_connect(sock, name)
-        if (found := _pid_of(sock)) not in (None, pid):
+        if (found := _pid_of(sock)) != pid:
             raise LinkError(f"process {found} waits at the door of the runner {pid}")
     except (OSError, TimeoutError) as error:
         sock.close()
@@ -104,10 +103,8 @@ def _listening(path: Path) -> socket.socket:
     return sock
 
 
-def _pid_of(sock: socket.socket) -> int | None:
-    """Return the process that listens at the other end, where the kernel tells."""
-    if sys.platform != "linux":
-        return None
+def _pid_of(sock: socket.socket) -> int:
+    """Return the process that listens at the other end."""
     pid: int = _CREDENTIALS.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
     return pid
 
@@ -115,7 +112,7 @@ def _pid_of(sock: socket.socket) -> int | None:
 @contextlib.contextmanager
 def _short(path: Path) -> Generator[str]:
     """Give a path that is short enough for the kernel, for as long as the block lasts."""
-    if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES or sys.platform != "linux":
+    if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:
         yield str(path)
         return
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

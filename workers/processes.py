@@ -23,7 +23,7 @@ from runfold.workers.capture import Capture
 _PR_SET_PDEATHSIG: Final = 1
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
-_RSS_UNIT_BYTES: Final = 1 if sys.platform == "darwin" else 1024
+_RSS_UNIT_BYTES: Final = 1024
 EXIT_PARENT_GONE: Final = 75
 EXIT_BUG: Final = 70
 
@@ -59,8 +59,6 @@ def signal_name(number: int) -> str:
 
 
 def _prctl(option: int, argument: int | bytes) -> None:
-    if sys.platform != "linux":
-        return
     # The C library is looked up at each call: these are once-a-process settings.
     if ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0) != 0:
         number = ctypes.get_errno()
@@ -87,18 +85,16 @@ def name_process(name: str) -> None:
 def start_time(pid: int) -> float | None:
     """Return when a process started, None if there is none: with its id, who it is for ever.
 
-    On Linux in seconds since boot, so that a clock that jumps changes nothing; elsewhere seconds since 1970.
+    In seconds since boot, so that a clock that jumps changes nothing.
     """
     try:
-        if sys.platform != "linux":
-            return psutil.Process(pid).create_time()
         return int(_stat(pid)[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, psutil.Error):
+    except (OSError, IndexError):
         return None
 
 
 def kernel_state(pid: int) -> str:
-    """Return a process's state as Linux tells it, in one letter (`R`, `S`, `T`, `Z`, …); nothing where it does not."""
+    """Return a process's state as Linux tells it, in one letter (`R`, `S`, `T`, `Z`, …); nothing when it is gone."""
     try:
         return _stat(pid)[0].decode()
     except (OSError, IndexError):

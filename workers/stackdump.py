@@ -5,13 +5,12 @@ from __future__ import annotations
 import faulthandler
 import os
 import signal
-import sys
 from contextlib import suppress
 from types import FrameType
 from typing import Final
 
 # Not SIGUSR1 or SIGUSR2, which schedulers and training libraries use to say that time is nearly up.
-STACK_DUMP_SIGNAL: Final = signal.SIGRTMIN + 9 if sys.platform == "linux" else signal.SIGUSR2
+STACK_DUMP_SIGNAL: Final = signal.SIGRTMIN + 9
 """Sent to a rank, makes it write the stacks of all its threads, even while the GIL is held."""
 ANSWER: Final = b"\nrunfold: the main thread runs Python code\n"
 """Follows the stacks as soon as the main thread comes to run Python code: never, while it is in native code."""

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 from typing import Final
 
 from runfold.workers.processes import kernel_state, send_signal, start_time
@@ -49,7 +48,7 @@ class Stranger:
 
     def signal(self, number: signal.Signals) -> bool:
         """Signal it; False when it has ended."""
-        if self._fd is not None and sys.platform == "linux":
+        if self._fd is not None:
             try:
                 signal.pidfd_send_signal(self._fd, number)
             except ProcessLookupError:
@@ -69,8 +68,6 @@ class Stranger:
 
 
 def _open(pid: int) -> int | None:
-    if sys.platform != "linux":
-        return None
     try:
         return os.pidfd_open(pid)
     except OSError:
@@ -78,4 +75,4 @@ def _open(pid: int) -> int | None:
 
 
 def _is_zombie(pid: int) -> bool:
-    return sys.platform == "linux" and kernel_state(pid) in ("Z", "")
+    return kernel_state(pid) in ("Z", "")

@@ -10,7 +10,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import sysconfig
 import time
 from dataclasses import dataclass
@@ -158,7 +157,7 @@ def start_broker(
 ) -> Broker:
     """Start the data directory's broker and return once it answers; write `connection.json` and `admin.json`.
 
-    It blocks for some tens of milliseconds, more on a store with many messages. With `die_with_parent` (Linux)
+    It blocks for some tens of milliseconds, more on a store with many messages. With `die_with_parent`
     the kernel ends the server when the *thread* that called this ends: call it from the main thread, also in an
     asyncio program. `others` are the process ids that `connection.json` names beside the broker's.
 
@@ -287,7 +286,7 @@ def _spawn(
 
 
 def _preparation(die_with_parent: bool) -> Callable[[], None] | None:
-    if not die_with_parent or sys.platform != "linux":
+    if not die_with_parent:
         return None
     import ctypes
 

@@ -73,7 +73,6 @@ def test_lock_outlives_a_killed_parent(tmp_path: Path) -> None:
         os.kill(pid, 9)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asked of the Linux kernel")
 def test_dies_with_its_parent_when_asked(tmp_path: Path) -> None:
     program = (
         "import os, pathlib, sys\n"

@@ -83,8 +83,7 @@ def test_torch_sets_what_a_group_needs_and_keeps_what_the_user_has_set(
     assert found == expected
 
 
-def test_on_one_machine_gloo_is_told_to_stay_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "linux")
+def test_on_one_machine_gloo_is_told_to_stay_on_it() -> None:
     here = group_environment(place(), "127.0.0.1", 1, lambda _name: False)
     assert here["GLOO_SOCKET_IFNAME"] == "lo"
     assert "GLOO_SOCKET_IFNAME" not in group_environment(place(), "127.0.0.1", 1, {"GLOO_SOCKET_IFNAME"}.__contains__)

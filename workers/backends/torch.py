@@ -132,7 +132,7 @@ def group_environment(place: Place, addr: str, port: int, is_given: Callable[[st
     """Return the variables that are known once the ranks have met at `addr`:`port`; what the user has set stays."""
     by_env = place.options.get("init_method", "env") == "env"
     met = {"MASTER_ADDR": addr, "MASTER_PORT": str(port)} if by_env else {}
-    if addr.startswith("127.") and sys.platform == "linux" and not is_given("GLOO_SOCKET_IFNAME"):
+    if addr.startswith("127.") and not is_given("GLOO_SOCKET_IFNAME"):
         # Else gloo looks for this host's name, which need not lead back here.
         met["GLOO_SOCKET_IFNAME"] = "lo"
     if "nccl" in backend_name(place) and not any(map(is_given, _NCCL_DECIDED)):
