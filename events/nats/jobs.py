@@ -24,6 +24,8 @@ PULL_SLACK_S: Final = 2.0
 """How much longer than the pull's own expiry its answer is awaited."""
 
 ACK_TIMEOUT_S: Final = 5.0
+ARRIVED_MAX_COUNT: Final = 16
+"""So many answers wait to be read; a pull has one, or two when it is given up as a job comes."""
 
 _NOTHING_NOW: Final = frozenset({"404", "408"})
 
@@ -48,7 +50,7 @@ class Jobs:
         # Jobs come under their own subject, not as answers to a request: they need an inbox of their own.
         self._inbox = connection.raw.new_inbox()
         self._subscription: RawSubscription | None = None
-        self._arrived: asyncio.Queue[RawMessage | None] = asyncio.Queue()
+        self._arrived: asyncio.Queue[RawMessage | None] = asyncio.Queue(ARRIVED_MAX_COUNT)
         self._forget: Callable[[], None] | None = None
 
     async def next(self) -> JobMessage | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,16 +15,25 @@ from support.waiting import until
 if TYPE_CHECKING:
     from runfold.events.nats.client import RawMessage
     from support.pool import PoolForTest
+    from support.scripted import Scripted
 
 REPORTS = """
 import time
 def train():
     for step in range(200):
         runfold.report({"step": step})
+        if step == 100:
+            open("half", "w").close()
         time.sleep(0.01)
     return "done"
 """
 COUNT = 200
+
+
+async def told_and_returned(run: Scripted) -> bool:
+    """Say what is folded, as a controller does again and again; whether a rank was heard to return."""
+    await run.say_folded()
+    return bool(run.of(RankReturned))
 
 
 async def test_a_broker_that_is_away_for_a_while_loses_and_doubles_nothing(pool: PoolForTest) -> None:
@@ -33,7 +41,7 @@ async def test_a_broker_that_is_away_for_a_while_loses_and_doubles_nothing(pool:
     run.train()
     await run.heard(Reported, rank=0)
     pool.broker.kill()
-    await asyncio.sleep(0.5)
+    await until((pool.folder / "half").exists)
     pool.broker.restart()
     await run.heard(RankReturned, count=2)
     for rank in (0, 1):
@@ -48,10 +56,7 @@ async def test_what_the_controller_did_not_fold_is_said_again(pool: PoolForTest)
     run.train()
     await until(lambda: any(b"rank_exited" in data for data in run.messages))
     run.folding = True
-    for _ in range(2):
-        await run.say_folded()
-        await asyncio.sleep(0.1)
-    await run.heard(RankReturned)
+    await until(lambda: told_and_returned(run))
     numbers = [fact.number for fact in run.facts if fact.source == "local"]
     assert numbers == list(range(1, len(numbers) + 1))
 
@@ -97,9 +102,5 @@ async def test_reports_wait_while_the_spool_is_full_and_none_is_lost(pool: PoolF
     assert not (pool.folder / "through").exists()
     run.folding = True
 
-    async def told_and_through() -> bool:
-        await run.say_folded()
-        return bool(run.of(RankReturned))
-
-    await until(told_and_through, patience_s=120)
+    await until(lambda: told_and_returned(run), patience_s=120)
     assert [fact.index for fact in run.of(Reported)] == list(range(count))

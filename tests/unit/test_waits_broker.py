@@ -20,7 +20,7 @@ from runfold.workers import main, runner
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.supervisor import SupervisorConfig
 from runfold.workers.ties import Ties
-from support.silent import NO_MESSAGE, SilentConnection, SilentServer, passed
+from support.silent import NO_MESSAGE, Answer, SilentConnection, SilentServer, passed
 
 Story = Callable[[SilentConnection], Coroutine[None, None, object]]
 STREAM = {"config": {"name": "RF_LOG"}, "state": {}, "created": "2026-11-30T05:35:00Z"}
@@ -46,6 +46,26 @@ def test_what_is_not_answered_is_said_to_be_unanswered_after_its_limit(what: str
     assert isinstance(outcome, Unanswered)
     assert f"within {limit_s:g} s" in str(outcome)
     assert after_s == pytest.approx(limit_s)
+
+
+def test_answers_of_the_queue_of_jobs_wait_up_to_a_number() -> None:
+    async def story(c: SilentConnection) -> list[bool]:
+        queue = jobs.Jobs(c)
+        asking = asyncio.ensure_future(queue.next())
+        while not c.server_side.said:
+            await asyncio.sleep(0)
+        (hear,) = c.server_side.callbacks.values()
+        nothing = Answer("_INBOX", b"", headers={"Status": "404"})
+        hearing = [asyncio.ensure_future(hear(nothing)) for _ in range(jobs.ARRIVED_MAX_COUNT + 2)]
+        assert await asking is None
+        await asyncio.sleep(1)
+        waiting = [one.done() for one in hearing]
+        assert await queue.next() is None
+        await asyncio.gather(*hearing)
+        return waiting
+
+    heard, _ = passed(story)
+    assert heard == [True] * (jobs.ARRIVED_MAX_COUNT + 1) + [False]
 
 
 def test_a_blob_is_sent_again_and_again_until_its_limit() -> None:
