@@ -31,17 +31,24 @@ def train(config):
     for how in config["ways"].split():
         with tempfile.TemporaryDirectory() as folder:
             pathlib.Path(folder, "value").write_text("7")
-            wish = runfold.ValidationTaskConfig(fn_kwargs={"how": how}, timeout_s=15 if how == "slow" else None)
+            wish = runfold.ValidationTaskConfig(fn_kwargs={"how": how}, timeout_s=20 if how == "slow" else None)
             runfold.report({"step": 0}, checkpoint=runfold.Checkpoint.from_directory(folder), validation=wish)
-    found = runfold.get_all_reported_checkpoints(timeout_s=120)
+    found = runfold.get_all_reported_checkpoints(timeout_s=600)
     kept = ("node", "environment", "token", "value")
     told = [[one.status, {name: one.metrics[name] for name in kept if name in one.metrics}] for one in found]
     while not (FOLDER / f"{RUN}.go").exists():
         time.sleep(0.05)
     return {"attempt": runfold.get_context().get_attempt(), "told": told}
 
+def is_mine(number):
+    try:
+        (FOLDER / f"{RUN}.validation.{number}.taken").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
 def validate(checkpoint, how):
-    number = len(list(FOLDER.glob(f"{RUN}.validation.*.pid")))
+    number = next(number for number in range(100) if is_mine(number))
     me = FOLDER / f"{RUN}.validation.{number}"
     me.with_suffix(f".{number}.tmp").write_text(f"{os.getpid()} {os.getppid()} {os.environ['RUNFOLD_NODE']}")
     me.with_suffix(f".{number}.tmp").rename(FOLDER / f"{me.name}.pid")
@@ -103,8 +110,8 @@ class Judged(RayRun):
 def cluster() -> Iterator[RayCluster]:
     made = RayCluster()
     try:
-        made.add(cpus=1)
-        made.add(cpus=1, num_gpus=2, resources={"judges": 2})
+        made.add(cpus=1)  # here alone ranks stand
+        made.add(cpus=0, num_gpus=2, resources={"judges": 2})
         yield made
     finally:
         made.close()
@@ -165,10 +172,10 @@ def validation_says(validation: Rank) -> list[str]:
 
 def test_whatever_becomes_of_a_validation_is_a_status(cluster: RayCluster, service: Commands) -> None:
     run = Judged(service, "ways", "well segfault raise list slow", **on_judges(validation__max_concurrent=2))
-    slow = run.validation(4).family
+    for number in range(4):
+        patiently((run.runfold.folder / f"{run.run}.validation.{number}.pid").exists, run.story)
     told = [status for status, *_ in run.told()]
     assert told == ["validated", "failed", "failed", "failed", "timed_out"]
-    assert gone(slow) == []
     for why in ("SIGSEGV", "RuntimeError: no good", "not list", "no result in time"):
         assert why in run.story()
     cluster.leaves_nothing()
@@ -209,6 +216,18 @@ def test_what_watches_over_a_validation_is_killed_and_it_is_begun_again(cluster:
     run.judge()
     ((status, _),) = run.told()
     assert status == "validated"
+    cluster.leaves_nothing()
+
+
+def test_a_run_is_aborted_while_there_is_no_supervisor_and_its_validation_ends(
+    cluster: RayCluster, service: Commands
+) -> None:
+    run = Judged(service, "unwanted", "waits", **on_judges())
+    family = run.validation().family
+    supervisor(service).kill()
+    service.ok("abort", run.run, "--reason", "the test says so")
+    run.reaches("aborted")
+    assert gone(family) == []
     cluster.leaves_nothing()
 
 
@@ -253,7 +272,7 @@ def test_a_node_is_killed_and_its_validation_is_begun_again_on_another(cluster: 
     family = first.family
     cluster.kill(cluster.called(first.node))
     assert gone(family) == []
-    cluster.add(cpus=1, resources={"judges": 2})
+    cluster.add(cpus=0, resources={"judges": 2})
     again = run.validation(1)
     assert again.node != first.node
     run.judge()

@@ -169,10 +169,10 @@ class Actor:
 class Cluster:
     """As much of Ray, and of its book, as validations use."""
 
-    def __init__(self, actor: Actor | None) -> None:
+    def __init__(self, actor: Actor | None, **held: float) -> None:
         self._actor = actor
         self.killed: list[object] = []
-        self.reserved: dict[str, Reserved] = {KEY: Reserved(Group(id="7", name="g"), ["id-a"], {"GPU": 1.0})}
+        self.reserved: dict[str, Reserved] = {KEY: Reserved(Group(id="7", name="g"), ["id-a"], held)}
         self.released: list[str] = []
         self.suspected: list[str] = []
 
@@ -195,7 +195,7 @@ class Cluster:
         return "node-a"
 
     def node(self, name: str) -> RayNode:
-        return RayNode(id="id-a", name=name, addr="10.0.0.1", alive=True)
+        return RayNode(id="id-a", name=name, addr="10.0.0.1", alive=True, resources={"TPU": 4.0})
 
     def suspect(self, name: str) -> None:
         self.suspected.append(name)
@@ -222,19 +222,26 @@ def wanting(*names: Task, run: str = RUN) -> Assignment:
 OVER = msgspec.msgpack.encode(Over(said=Said(value={"score": 1}), printed=b"last words\n"))
 
 
-async def test_it_is_begun_with_its_gpus_and_what_it_prints_is_printed_here(
+async def test_it_is_begun_with_its_devices_and_what_it_prints_is_printed_here(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TOKEN", "secret")
     actor = Actor(start=True, heed=b"first words\n", said=OVER)
-    cluster = Cluster(actor)
+    cluster = Cluster(actor, GPU=1.0, TPU=1.0)
     said = await cluster.tasks().do(sent(secret_env=("TOKEN",), runtime_env={"working_dir": "w"}, working_dir="x"))
     assert (said.value, cluster.killed, "end" in actor.called) == ({"score": 1}, [actor], True)
     assert actor.told is not None
-    assert (actor.told.own_dir, actor.told.working_dir, actor.told.resources) == (True, "x", {"GPU": 1.0})
+    assert (actor.told.own_dir, actor.told.working_dir, actor.told.resources) == (
+        True,
+        "x",
+        {"GPU": 1.0, "TPU": 1.0},
+    )
     assert actor.told.order.env == {
         "TOKEN": "secret",
         "CUDA_VISIBLE_DEVICES": "3",
+        "TPU_VISIBLE_CHIPS": "3",
+        "TPU_CHIPS_PER_HOST_BOUNDS": "1,1,1",
+        "TPU_HOST_BOUNDS": "1,1,1",
         "MINE": "1",
         "RUNFOLD_NODE": "node-a",
     }

@@ -18,12 +18,14 @@ from runfold.workers.outside import Order, Said
 from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.ray.actor import HEED_EVERY_S
 from runfold.workers.pools.ray.book import RayBook
+from runfold.workers.pools.ray.chips import chips_on
 from runfold.workers.pools.ray.gpus import visible
 from runfold.workers.pools.ray.handle import ANSWER_TIMEOUT_S, lasting
 from runfold.workers.pools.ray.held import Reserved
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Group, Ray, RayNode
 from runfold.workers.pools.ray.validator import Begin, Over, TaskStanding, Validator
 from runfold.workers.remote import RemoteTask, RemoteTaskLost
+from runfold.workers.tpus import TPU, VISIBLE_CHIPS, chips_environment
 
 TASK: Final = "-task"
 """What the name of a validation's actor ends with, but for what all of the pool's end with."""
@@ -127,7 +129,7 @@ class RayTasks:
         name = f"{self._prefix}{task.key}-{task.attempt}-{secrets.token_hex(2)}{self._suffix}"
         actor, shown = await asyncio.gather(
             self._ray.create_actor(Validator, name, reserved.group, 0, task.runtime_env),
-            visible(self._ray, reserved.group, [0], reserved.resources.get("GPU", 0.0)),
+            self._devices(reserved, node),
         )
         begin = Begin(
             key=task.key,
@@ -145,6 +147,14 @@ class RayTasks:
             await self._ray.kill(actor)
             raise ActorLost(str(error)) from None
         return actor
+
+    async def _devices(self, reserved: Reserved, node: RayNode) -> dict[str, str]:
+        """Return the variables by which a process sees the GPUs and TPU chips that are its own."""
+        gpus, chips = await asyncio.gather(
+            visible(self._ray, reserved.group, [0], reserved.resources.get("GPU", 0.0)),
+            chips_on(self._ray, reserved.group, [0], reserved.resources.get(TPU, 0.0), node),
+        )
+        return {**gpus, **chips_environment(chips.get(VISIBLE_CHIPS), 1, 0)}
 
     async def _answer(self, actor: Actor, task: RemoteTask, node: str) -> Said:
         over = asyncio.Event()
