@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from runfold.errors import UnreachableError, UsageError
-from runfold.events.nats.connection import connect
-from runfold.events.nats.errors import BrokerError, BrokerUnreachable
+from runfold.errors import BrokerAwayError, UnreachableError, UsageError
+from runfold.events.nats.errors import BrokerAway, BrokerError, BrokerUnreachable
 from runfold.events.nats.files import ADMIN_FILE, read_admin
 from runfold.events.nats.names import Names, Role
+from runfold.patience import Patience, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -24,6 +24,7 @@ async def open_admin(where: Where) -> AsyncIterator[Connection]:
 
     Raises:
         UsageError: this data directory has no `admin.json`.
+        BrokerAwayError: the service runs, and its broker was waited for in vain.
         UnreachableError: no broker answered, or it went away meanwhile.
     """
     try:
@@ -38,7 +39,10 @@ async def open_admin(where: Where) -> AsyncIterator[Connection]:
             f"directory by --data. With a broker of your own, write its admin's url there."
         )
     try:
-        connection = await connect(admin.url, role=Role.ADMIN, name="runfold admin", names=Names(admin.namespace))
+        names, patience = Names(admin.namespace), Patience(where.data_dir)
+        connection = await connected(admin.url, Role.ADMIN, "runfold admin", names, patience)
+    except BrokerAway as error:
+        raise BrokerAwayError(str(error)) from error
     except BrokerUnreachable as error:
         raise UnreachableError(str(error)) from error
     try:

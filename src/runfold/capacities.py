@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -14,6 +15,8 @@ from runfold.events.limits import REQUEST_TIMEOUT_S
 from runfold.events.pools import CapacitySet
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from runfold.client import Client
     from runfold.events.nats.client import RawMessage
     from runfold.events.pools import SetCapacity
@@ -61,15 +64,28 @@ async def _answer(client: Client, pool: str, wish: SetCapacity) -> CapacitySet:
 
     subscription = await client.connection.subscribe(subjects.pool_answer(pool), hear)
     try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S):
-            return await ask()
-    except TimeoutError:
+        async for _ in _turns(client):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REQUEST_TIMEOUT_S):
+                    return await ask()
         raise NoAnswerError(
             f"no supervisor of pool {pool!r} answered within {REQUEST_TIMEOUT_S:g} s:\n"
             "`runfold capacity` shows the pools that are there."
-        ) from None
+        )
     finally:
         await client.connection.unsubscribe(subscription)
+
+
+async def _turns(client: Client) -> AsyncIterator[None]:
+    """Yield once, and again each time that the broker was away meanwhile: nobody was heard then, whoever is there."""
+    connection, since_s = client.connection, asyncio.get_running_loop().time()
+    while True:
+        generation = connection.generation
+        yield
+        if connection.is_up and connection.generation == generation:
+            return
+        if not await connection.is_awaited(since_s):
+            return
 
 
 async def heard_pools(address: Address) -> dict[str, PoolBeat]:
@@ -85,6 +101,7 @@ async def heard_pools(address: Address) -> dict[str, PoolBeat]:
 
     async with open_client(address) as client:
         subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
-        await asyncio.sleep(HEAR_S)
+        async for _ in _turns(client):
+            await asyncio.sleep(HEAR_S)
         await client.connection.unsubscribe(subscription)
     return pools

@@ -21,7 +21,6 @@ from runfold.errors import (
 from runfold.events.job import RUN_ID, check_job, encode_job, job_digest
 from runfold.events.limits import REQUEST_MAX_BYTES, REQUEST_TIMEOUT_S
 from runfold.events.nats.api import Api
-from runfold.events.nats.connection import connect
 from runfold.events.nats.consume import Follower
 from runfold.events.nats.errors import BrokerAway, BrokerError, BrokerUnreachable, StreamsMissing, Unanswered
 from runfold.events.nats.names import Names, Role
@@ -29,8 +28,7 @@ from runfold.events.nats.publish import MSG_ID, Rejected, publish_acked
 from runfold.events.requests import REQUEST_VERBS
 from runfold.events.status import Status
 from runfold.events.strict import Refused
-from runfold.locate import listens
-from runfold.patience import Patience
+from runfold.patience import Patience, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -227,7 +225,7 @@ async def open_client(address: Address) -> AsyncIterator[Client]:
     """
     patience = Patience(address.data_dir) if address.data_dir is not None else None
     try:
-        connection = await _connected(address, patience)
+        connection = await connected(address.url, Role.CLIENT, "runfold client", Names(address.namespace), patience)
     except BrokerAway as error:
         raise BrokerAwayError(str(error)) from error
     except BrokerUnreachable as error:
@@ -242,16 +240,3 @@ async def open_client(address: Address) -> AsyncIterator[Client]:
         raise UnreachableError(f"the broker at {connection.server} did not answer: {error}") from error
     finally:
         await connection.close()
-
-
-async def _connected(address: Address, patience: Patience | None) -> Connection:
-    since_s = asyncio.get_running_loop().time()
-    while True:
-        if patience is not None:
-            await patience.listening(lambda: listens(address.url), since_s)
-        try:
-            return await connect(address.url, role=Role.CLIENT, name="runfold client", names=Names(address.namespace))
-        except BrokerUnreachable:
-            # One that can be connected to has refused us, or is silent: it is not away.
-            if patience is None or listens(address.url) or not await patience.waits(since_s):
-                raise

@@ -6,7 +6,9 @@ import asyncio
 import sys
 from typing import TYPE_CHECKING, Final
 
-from runfold.events.nats.errors import BrokerAway
+from runfold.events.nats.connection import connect
+from runfold.events.nats.errors import BrokerAway, BrokerUnreachable
+from runfold.locate import listens
 from runfold.servicelock import is_kept_running
 from runfold.unheard import print_lasting
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from runfold.events.nats.connection import Connection
+    from runfold.events.nats.names import Names, Role
 
 BROKER_AWAITED_S: Final = 60.0
 """How long a client waits for the broker of a service that runs; each answer begins it anew."""
@@ -25,6 +28,25 @@ LOOK_EVERY_S: Final = 0.2
 def say_waiting(text: str) -> None:
     """Tell a person what is waited for, beside a command's own output."""
     print_lasting(text, sys.stderr)
+
+
+async def connected(url: str, role: Role, name: str, names: Names, patience: Patience | None) -> Connection:
+    """Connect to a broker; with patience one that is away is waited for.
+
+    Raises:
+        BrokerAway: it was waited for in vain.
+        BrokerUnreachable: there is none, or it does not take us.
+    """
+    since_s = asyncio.get_running_loop().time()
+    while True:
+        if patience is not None:
+            await patience.listening(lambda: listens(url), since_s)
+        try:
+            return await connect(url, role=role, name=name, names=names)
+        except BrokerUnreachable:
+            # One that can be connected to has refused us, or is silent: it is not away.
+            if patience is None or listens(url) or not await patience.waits(since_s):
+                raise
 
 
 class Patience:

@@ -109,6 +109,8 @@ def test_who_asks_waits_for_the_broker_of_a_service_that_runs(runfold: Commands)
                     ("ls",),
                     ("replay", "seen"),
                     ("logs", "seen"),
+                    ("capacity",),
+                    ("gc", "--older-than", "30d"),
                     ("abort", "stopped", "--reason", "seen enough"),
                     ("submit", "jobs.py:ok", "--set", "id=new"),
                 ]

@@ -10,7 +10,7 @@ import typer
 from runfold.archiver import archive_to
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
 from runfold.cli.replaying import TargetArgument, show_json
-from runfold.errors import RunfoldError
+from runfold.errors import RunfoldError, UnreachableError
 from runfold.events.counts import counted
 from runfold.locate import find
 
@@ -31,6 +31,8 @@ def command(
     """Write a run's archive: its log, the blobs it names, its last output. Again it only adds what is new."""
     try:
         archived = asyncio.run(archive_to(find(data, server, context), target, url))
+    except UnreachableError:
+        raise
     except OSError as error:
         raise RunfoldError(f"archive: {url}: {error}. What was written stands; the same command goes on") from error
     if output == "json":
