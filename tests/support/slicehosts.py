@@ -68,7 +68,7 @@ class Hosts:
         if self.refuses is not None:
             raise self.refuses
         self.asked.append((name, selectors))
-        self.pending[name] = (bundles, selectors, asyncio.get_running_loop().create_future())
+        self.pending[name] = (bundles, selectors or [{} for _ in bundles], asyncio.get_running_loop().create_future())
         ready = self.pending[name][2]
         self.look()
         return Group(id=name, name=name), ready

@@ -17,7 +17,6 @@ from runfold.workers.pools.local import Demand, GivenUp, Slots, Waiting
 from runfold.workers.pools.ray.library import ActorLost, Group, GroupRefused, Ray, RayNode, heads_of
 from runfold.workers.pools.ray.pool import RayPool
 from runfold.workers.pools.ray.slices import free, in_rays_words, mates, pod_of, waiting_words, whole
-from runfold.workers.pools.ray.slicing import asked
 from support.slicehosts import HEAD, Hosts, host
 from support.waiting import until
 
@@ -165,27 +164,29 @@ async def test_who_waits_no_more_has_nothing_left(hosts: Hosts, pool: RayPool) -
     await until(lambda: not (hosts.held or hosts.pending))
 
 
-async def test_a_group_that_comes_to_be_when_nobody_waits_is_given_back(hosts: Hosts) -> None:
+@pytest.mark.parametrize("changes", [{}, {"slice": None, "accelerator_type": None, "resources": {"CPU": 0.5}}])
+async def test_a_group_that_comes_to_be_when_nobody_waits_is_given_back_before_the_pool_is_closed(
+    hosts: Hosts, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
     """The call goes on in a thread of its own when who waited for it is cancelled."""
     begun, goes = asyncio.Event(), asyncio.Event()
+    create = hosts.create_group
 
-    class Slow:
-        async def create_group(self, *given: object) -> tuple[Group, Awaitable[object]]:
-            begun.set()
-            await goes.wait()
-            return await hosts.create_group(*given)  # type: ignore[arg-type]  # as they came
+    async def slow(*given: object) -> tuple[Group, Awaitable[object]]:
+        begun.set()
+        await goes.wait()
+        return await create(*given)  # type: ignore[arg-type]  # as they came
 
-    def remove(group: Group) -> None:
-        removing.append(asyncio.ensure_future(hosts.remove_group(group)))
-
-    removing: list[asyncio.Future[None]] = []
-    task = asyncio.create_task(asked(cast("Ray", Slow()), remove, "late", [{"CPU": 1.0}], "PACK", [{}]))
+    monkeypatch.setattr(hosts, "create_group", slow)
+    made = RayPool(cast("Ray", hosts), "runfold-", IDENTITY)
+    await made.look_around()
+    serving = asyncio.create_task(made.serve())
+    made.book.ask(demand("two", 4, **changes))
     await begun.wait()
-    task.cancel()
-    await asyncio.wait([task])
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
     goes.set()
-    await until(lambda: bool(removing))
-    await asyncio.gather(*removing)
+    await made.book.close()
     assert {**hosts.held, **hosts.pending} == {}
 
 

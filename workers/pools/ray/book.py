@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Final
 
 from runfold.events.facts import PlaceOffer
@@ -27,7 +27,7 @@ from runfold.workers.pools.ray.library import (
     RayNode,
     bad_selector,
 )
-from runfold.workers.pools.ray.slicing import SlicesNotHad, Slicing
+from runfold.workers.pools.ray.slicing import SlicesNotHad, Slicing, asked
 from runfold.workers.pools.room import Room
 
 RETRY_S: Final = 1.0
@@ -283,7 +283,7 @@ class RayBook:
         name = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}{self._suffix}"
         bundles, selectors = [bundle_of(demand)] * demand.num_workers, selectors_of(demand, self._ever)
         try:
-            group, ready = await self._ray.create_group(name, bundles, demand.strategy, selectors)
+            group, ready = await asked(self._ray, self.later, name, bundles, demand.strategy, selectors)
         except GroupRefused as error:
             _LOG.error("%s waits for ever: %s", demand.run, error)  # for people: the message says it all
             await asyncio.Event().wait()
@@ -308,7 +308,7 @@ class RayBook:
     async def _sliced(self, demand: Demand, kind: Slice) -> None:
         """Reserve a demand's TPU slices; what is not to be had in time is given up, and that is told."""
         stem = f"{self._prefix}{demand.run}-{demand.attempt}-{secrets.token_hex(2)}"
-        bundle, slicing = bundle_of(demand), Slicing(self._ray, demand, kind, (stem, self._suffix), self, self.remove)
+        bundle, slicing = bundle_of(demand), Slicing(self._ray, demand, kind, (stem, self._suffix), self)
         self._slicing[demand.run] = slicing
         try:
             had = await slicing.reserve(bundle)
@@ -373,7 +373,11 @@ class RayBook:
 
     def remove(self, group: Group) -> None:
         """Give a placement group back; `close` waits for it."""
-        task = asyncio.create_task(self._ray.remove_group(group), name=f"give back {group.name}")
+        self.later(self._ray.remove_group(group))
+
+    def later(self, doing: Coroutine[object, object, None]) -> None:
+        """Give something back; `close` waits for it."""
+        task = asyncio.create_task(doing, name="give back")
         self._removing.add(task)
         task.add_done_callback(self._removing.discard)
 

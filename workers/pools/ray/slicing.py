@@ -6,8 +6,9 @@ The heads are kept for as long as the slices are: who has a head has the slice, 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -73,20 +74,20 @@ class View(Protocol):
         """Return what ends when the cluster is seen to have changed."""
         ...
 
+    def remove(self, group: Group) -> None:
+        """Give a placement group back."""
+        ...
+
+    def later(self, doing: Coroutine[object, object, None]) -> None:
+        """Do something that nobody here waits for; the pool does before it is closed."""
+        ...
+
 
 class Slicing:
     """The slices of one demand on their way: `reserve` has all of them, or nothing is reserved when it has ended."""
 
-    def __init__(
-        self,
-        ray: Ray,
-        demand: Demand,
-        kind: Slice,
-        names: tuple[str, str],
-        view: View,
-        remove: Callable[[Group], None],
-    ) -> None:
-        self._ray, self._demand, self._kind, self._view, self._remove = ray, demand, kind, view, remove
+    def __init__(self, ray: Ray, demand: Demand, kind: Slice, names: tuple[str, str], view: View) -> None:
+        self._ray, self._demand, self._kind, self._view = ray, demand, kind, view
         self._stem, self._suffix = names
         self.heads: list[Head] = []
         self._asks_count = 0
@@ -160,7 +161,7 @@ class Slicing:
     async def _ask(
         self, name: str, bundles: Sequence[Mapping[str, float]], strategy: str, selectors: Sequence[Mapping[str, str]]
     ) -> None:
-        made = await asked(self._ray, self._remove, name, bundles, strategy, selectors)
+        made = await asked(self._ray, self._view.later, name, bundles, strategy, selectors)
         self._pending = (made[0], asyncio.ensure_future(made[1]))
 
     async def _wait(self, until_s: float) -> None:
@@ -205,19 +206,19 @@ class Slicing:
             self._pending = None
             if not ready.cancel() and not ready.cancelled():
                 ready.exception()  # it was to be had, or not, and is wanted no more
-            self._remove(group)
+            self._view.remove(group)
 
     def _release(self) -> None:
         self._forget_pending()
         for head in self.heads:
-            self._remove(head.group)
+            self._view.remove(head.group)
         self.heads.clear()
         self._here = replace(self._here, held=False)
 
 
 async def asked(
     ray: Ray,
-    remove: Callable[[Group], None],
+    later: Callable[[Coroutine[object, object, None]], None],
     name: str,
     bundles: Sequence[Mapping[str, float]],
     strategy: str,
@@ -228,15 +229,15 @@ async def asked(
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        making.add_done_callback(lambda done: _give_back(done, remove))
+        later(_give_back(ray, making))
         raise
 
 
-def _give_back(done: asyncio.Future[tuple[Group, Awaitable[object]]], remove: Callable[[Group], None]) -> None:
-    if not done.cancelled() and done.exception() is None:
-        group, ready = done.result()
+async def _give_back(ray: Ray, making: Awaitable[tuple[Group, Awaitable[object]]]) -> None:
+    with contextlib.suppress(GroupRefused):
+        group, ready = await making
         asyncio.ensure_future(ready).cancel()
-        remove(group)
+        await ray.remove_group(group)
 
 
 async def heads_held(ray: Ray, name: str, groups: Collection[Group]) -> list[Head]:
