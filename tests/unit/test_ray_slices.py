@@ -254,6 +254,10 @@ async def test_room_is_counted_in_slices_that_are_whole_and_free_or_ones_own(hos
     await until(lambda: pool.book.room(demand("other", 6)).fits == 0)
     other = pool.book.room(demand("other", 6))
     assert (other.fits, other.slices, other.room) == (0, 0, {"a0": 0, "a1": 0, "b0": 0, "b1": 0})
+    # Who waits with a better claim takes nothing of what the run has.
+    pool.book.ask(demand("before", 4, priority=1))
+    assert (pool.book.room(wanted).fits, pool.book.room(wanted).slices) == (4, 2)
+    pool.book.withdraw("before")
     # A host that the run stays off takes its slice along; where it is drained, for everybody.
     off = pool.book.room(replace(wanted, excluded=("b1",)))
     assert (off.slices, off.whole) == (1, {"a0": 1, "a1": 1, "b0": 0, "b1": 1})

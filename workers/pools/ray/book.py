@@ -120,14 +120,15 @@ class RayBook:
     def _free_for(self, demand: Demand, name: str) -> dict[str, float]:
         """Return what a node has free, with what the run itself holds."""
         node = self._cluster.nodes[name]
-        if name in self._cluster.leaving or any(
+        if name in self._cluster.leaving:
+            return {}
+        behind = any(
             other.order < demand.order and not self._waits_for_nodes(other)
             for other in self._waiting.values()
             if other.holder != demand.holder
-        ):
-            return {}
+        )
         own = self.reserved.get(demand.run) or self._returning.get(demand.run, (0, None))[1]
-        free = dict(self._cluster.free.get(name, {}))
+        free = {} if behind else dict(self._cluster.free.get(name, {}))
         under_way = self._slicing.get(demand.run)
         heads = under_way.heads if under_way is not None else own.heads if own is not None else []
         if any(head.node == node.id for head in heads):
