@@ -46,7 +46,7 @@ class Draft:
     put into a state once, by `done`; all the rest is changed in `now`, the state as it is by now.
     """
 
-    # Most entries have few inputs, so that what each draft costs counts: 0.9 µs made and done, where attributes for
+    # Most entries have few inputs, so that what each draft costs counts: 1.0 µs made and done, where attributes for
     # all that an entry may change, in a dict too large to be shared among drafts, cost 3.1 µs.
     __slots__ = (
         "_dropped", "_gaps", "_marks", "_metrics", "_moved", "_news", "_numbers", "_progress_count", "_ranks",
@@ -218,7 +218,9 @@ class Draft:
         early = {name: ready for name, ready in group.early.items() if waits and name != node}
         due_t = self.t + self.state.job.timeouts.start_timeout_s
         replicas = tuple(
-            replace(one, deadline_t=due_t) if one.down and any(laid.place == item.place for laid in one.laid) else one
+            replace(one, deadline_t=due_t, late=False)
+            if one.down and any(laid.place == item.place for laid in one.laid)
+            else one
             for one in group.replicas
         )
         self.change_group(lambda group: replace(group, places=places, early=early, replicas=replicas, waiting=None))
