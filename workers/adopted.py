@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Final
 
 from runfold.workers.errors import LinkError
-from runfold.workers.hatchery import STOP_MARGIN_S
+from runfold.workers.hatchery import Ending
 from runfold.workers.heirs import knock
 from runfold.workers.pipe import RunnerPipe, StopNow
 from runfold.workers.places import Place, is_held, socket_path
 from runfold.workers.placing import RunnerHere
-from runfold.workers.processes import wake_children
 from runfold.workers.strangers import Stranger
 
 KNOCK_AGAIN_S: Final = 0.5
@@ -40,8 +39,7 @@ class AdoptedRunner:
         self._ended_s: float | None = None
         self._orderly = False
         self._stop: StopNow | None = None
-        self._kill_at: float | None = None
-        self._killing: asyncio.Task[None] | None = None
+        self._ending = Ending(lambda: self.pid, self._kill)
         self._reaching = asyncio.create_task(self._reach(), name=f"knock {place.run} {place.node}")
         self._task = asyncio.create_task(self._live(), name=f"adopted {place.run} {place.node}")
 
@@ -64,16 +62,11 @@ class AdoptedRunner:
 
     def stop(self, reason: str, grace_s: float) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
-        kill_at = time.monotonic() + grace_s + STOP_MARGIN_S
-        if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
+        if not self.alive or not self._ending.within(grace_s):
             return
-        self._kill_at = kill_at
         self._stop = StopNow(reason=reason, grace_s=grace_s)
         if self._pipe is not None:
             self._pipe.send(self._stop)
-        if self._killing is not None:
-            self._killing.cancel()
-        self._killing = asyncio.create_task(self._kill_in_time(kill_at), name="adopted stop")
 
     async def wait(self) -> None:
         """Wait until it has ended."""
@@ -81,10 +74,10 @@ class AdoptedRunner:
 
     async def let_go(self) -> None:
         """Leave it to the next heir: it goes on."""
-        for task in (self._task, self._reaching, self._killing):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        for task in (self._task, self._reaching):
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._ending.close()
         if self._pipe is not None:
             self._pipe.close()
 
@@ -97,8 +90,7 @@ class AdoptedRunner:
         finally:
             self._stranger.close()
             self._reaching.cancel()
-            if self._killing is not None:
-                self._killing.cancel()
+            self._ending.cancel()
         if self._pipe is not None:
             self._pipe.close()
         self._on_end()
@@ -119,8 +111,5 @@ class AdoptedRunner:
         with contextlib.suppress(LinkError):
             self.secret = await self._pipe.secret()
 
-    async def _kill_in_time(self, kill_at: float) -> None:
-        await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
-        _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self.pid)
-        wake_children(self.pid)
+    async def _kill(self) -> None:
         self._stranger.signal(signal.SIGKILL)

@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from runfold.workers.errors import SpawnError
@@ -67,6 +67,44 @@ class Hatchery:
         await self._zygote.close()
 
 
+class Ending:
+    """The end that a runner was told to come to, else `kill` ends it; of several words the strictest counts."""
+
+    def __init__(self, pid: Callable[[], int | None], kill: Callable[[], Awaitable[None]]) -> None:
+        self._pid = pid
+        self._kill = kill
+        self._at_s: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def within(self, grace_s: float) -> bool:
+        """Have it killed when it is not gone within `grace_s` and a margin; False when it is to be gone sooner."""
+        at_s = time.monotonic() + grace_s + STOP_MARGIN_S
+        if self._at_s is not None and at_s >= self._at_s:
+            return False
+        self._at_s = at_s
+        self.cancel()
+        self._task = asyncio.create_task(self._in_time(at_s), name="runner stop")
+        return True
+
+    def cancel(self) -> None:
+        """Kill it no more: it is gone."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def close(self) -> None:
+        """Kill it no more: it is let go."""
+        self.cancel()
+        if self._task is not None:
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _in_time(self, at_s: float) -> None:
+        await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+        if (pid := self._pid()) is not None:
+            _LOG.warning("the runner %d did not end in time and is killed, with its ranks", pid)
+            wake_children(pid)
+            await self._kill()
+
+
 class RunnerProcess:
     """One runner, from the wish to start it to its end."""
 
@@ -84,9 +122,8 @@ class RunnerProcess:
         self._exit: Exit | None = None
         self._reason = ""
         self._ended_s: float | None = None
-        self._kill_at: float | None = None
         self._stranger: Stranger | None = None
-        self._stopping: asyncio.Task[None] | None = None
+        self._ending = Ending(lambda: self.pid, self._kill)
         self._task = asyncio.create_task(self._live(), name=f"runner {spec.run} {spec.node}")
 
     @property
@@ -114,14 +151,8 @@ class RunnerProcess:
 
     def stop(self, reason: str, grace_s: float) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
-        kill_at = time.monotonic() + grace_s + STOP_MARGIN_S
-        if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
-            return
-        self._kill_at = kill_at
-        self._pipe.send(StopNow(reason=reason, grace_s=grace_s))
-        if self._stopping is not None:
-            self._stopping.cancel()
-        self._stopping = asyncio.create_task(self._kill_in_time(kill_at), name="runner stop")
+        if self.alive and self._ending.within(grace_s):
+            self._pipe.send(StopNow(reason=reason, grace_s=grace_s))
 
     async def wait(self) -> None:
         """Wait until it has ended."""
@@ -141,8 +172,7 @@ class RunnerProcess:
         finally:
             self._ended_s = time.monotonic()
             self._pipe.close()
-            if self._stopping is not None:
-                self._stopping.cancel()
+            self._ending.cancel()
             self._on_end()
 
     async def _end_unseen(self, child: Child) -> None:
@@ -157,18 +187,13 @@ class RunnerProcess:
 
     async def let_go(self) -> None:
         """Leave it to the next heir: it goes on."""
-        for task in (self._task, self._stopping):
-            if task is not None:
-                task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._ending.close()
 
-    async def _kill_in_time(self, kill_at: float) -> None:
-        await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
-        if self._child is not None:
-            _LOG.warning("the runner %d did not end in time and is killed, with its ranks", self._child.pid)
-            wake_children(self._child.pid)
-            if self._stranger is not None:
-                self._stranger.signal(signal.SIGKILL)
-                return
+    async def _kill(self) -> None:
+        if self._stranger is not None:
+            self._stranger.signal(signal.SIGKILL)
+        elif self._child is not None:
             with contextlib.suppress(SpawnError):
                 await self._child.kill(signal.SIGKILL, group=False)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from runfold.workers import chores, estate, retry, runner, spool, supervisor
+from runfold.workers import chores, estate, hatchery, retry, runner, spool, supervisor
 from runfold.workers.backends import torch as torch_backend
 from runfold.workers.backends import torchlib
 from runfold.workers.estate import Estate
+from runfold.workers.hatchery import Ending
 from runfold.workers.placing import SayLost
 from runfold.workers.pools.ray import book, handle
 from runfold.workers.pools.ray import pool as ray_pool
@@ -86,6 +87,30 @@ def test_runners_that_do_not_go_are_waited_for_and_said_to_be_lost() -> None:
     assert notice == ("notice", ("node-a",), supervisor.STOP_GRACE_S, "told to stop")
     assert stop == ("stop", "told to stop", supervisor.STOP_GRACE_S)
     assert lost == SayLost(node="node-a", code=None, signal=None, reason="told to stop")
+
+
+def test_a_runner_that_does_not_end_is_killed_by_the_strictest_of_what_it_was_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(hatchery, "wake_children", lambda _: None)
+    killed_s: list[float] = []
+
+    async def kill() -> None:
+        killed_s.append(asyncio.get_running_loop().time())
+
+    async def story() -> None:
+        monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
+        ending, gone, unborn = Ending(lambda: 4711, kill), Ending(lambda: 4712, kill), Ending(lambda: None, kill)
+        assert [ending.within(grace_s) for grace_s in (30.0, 5.0, 60.0)] == [True, True, False]
+        gone.within(1.0)
+        gone.cancel()
+        unborn.within(1.0)
+        await asyncio.sleep(100.0)
+        await asyncio.gather(ending.close(), gone.close(), unborn.close())
+
+    run_virtual(story())
+    assert killed_s == [5.0 + hatchery.STOP_MARGIN_S]
+    assert caplog.messages == ["the runner 4711 did not end in time and is killed, with its ranks"]
 
 
 def test_a_runner_leaves_although_its_ranks_do_not_end() -> None:
