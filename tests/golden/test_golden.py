@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from runfold.replay.source import load
 from runfold.replay.story import story
 from runfold.replay.timeline import timeline
 from runfold.replay.verify import verify
+from support.hygiene import strings, values
 
 GOLDEN = sorted(Path(__file__).parent.glob("*.jsonl"))
 ABSOLUTE_PATH = re.compile(r"(?:^|[\s\"'(=:,])(?:/[\w.-]+/|~/|[A-Za-z]:\\)")
@@ -32,31 +32,6 @@ def golden(request: pytest.FixtureRequest) -> Path:
     """A golden log."""
     path: Path = request.param
     return path
-
-
-def strings(value: object) -> Iterator[str]:
-    """Every text in a JSON value, names of fields too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            yield name
-            yield from strings(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from strings(item)
-
-
-def values(value: object, name: str) -> Iterator[object]:
-    """Every value of a field of this name, at any depth."""
-    if isinstance(value, dict):
-        if name in value:
-            yield value[name]
-        for item in value.values():
-            yield from values(item, name)
-    elif isinstance(value, list):
-        for item in value:
-            yield from values(item, name)
 
 
 def test_the_two_runs_of_the_demo_are_kept() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,6 @@ import msgspec
 import pytest
 
 from runfold import Result, get_result
-from runfold.client import Client, open_client
 from runfold.events.entry import Entry
 from runfold.events.facts import Reported
 from runfold.events.requests import CheckpointNow, StopAtCheckpoint
@@ -21,19 +19,19 @@ from runfold.events.transitions import CheckpointCommitted, RunContinued, TaskCl
 from runfold.follow import follow_run
 from runfold.ids import new_request_id
 from runfold.jobs import job_from
-from runfold.locate import Address
 from runfold.replay.audit import audit
 from runfold.replay.verify import verify
 from runfold.sources import live_history
 from runfold.workers.files import TEMPORARY
 from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.storage import Storage, open_storage
+from support.clients import client_of
 from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.saving import SAVING
 from support.waiting import LOOK_EVERY_S, until, until_seen, within
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
 RUN_TIMEOUT_S = 120.0
 
@@ -43,14 +41,6 @@ def user(served: Commands) -> Commands:
     """A folder with training functions beside a shared service."""
     served.write("saving.py", SAVING)
     return served
-
-
-@asynccontextmanager
-async def client_of(user: Commands) -> AsyncIterator[Client]:
-    """A client of the service."""
-    connection = json.loads((user.data / "connection.json").read_text())
-    async with open_client(Address(connection["url"], connection["namespace"], local=True)) as client:
-        yield client
 
 
 class Run:

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 import json
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
-from runfold.client import Client, open_client
 from runfold.events.nats.publish import publish_acked
 from runfold.events.requests import AbortRun
 from runfold.follow import follow_run
 from runfold.ids import new_request_id
 from runfold.jobs import job_from
-from runfold.locate import Address
 from runfold.replay.audit import audit
 from runfold.replay.verify import verify
 from runfold.sources import live_history
+from support.clients import client_of
 from support.commands import Commands
 from support.scripts import TRAINING
 from support.waiting import until, within
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from runfold.events.state import RunState
 
 RUN_TIMEOUT_S = 120.0
@@ -35,14 +31,6 @@ def user(served: Commands) -> Commands:
     """A folder with training functions beside a shared service."""
     served.write("jobs.py", TRAINING)
     return served
-
-
-@asynccontextmanager
-async def client_of(user: Commands) -> AsyncIterator[Client]:
-    """A client of the service."""
-    connection = json.loads((user.data / "connection.json").read_text())
-    async with open_client(Address(connection["url"], connection["namespace"], local=True)) as client:
-        yield client
 
 
 async def run(user: Commands, function: str, *settings: str, workers: int = 2) -> RunState:

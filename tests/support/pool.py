@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import msgspec
 import psutil
 import pytest
 
 from runfold.events.nats.names import Role
 from runfold.workers.main import SupervisorConfig, serve_supervisor
-from support.ranks import write_job
-from support.scripted import Scripted, work
+from support.scripted import Asking
 from support.waiting import until, within
 
 if TYPE_CHECKING:
@@ -24,17 +22,15 @@ if TYPE_CHECKING:
 STOP_PATIENCE_S = 60.0
 
 
-class PoolForTest:
+class PoolForTest(Asking):
     """One supervisor and the runs it is told about."""
 
     def __init__(
         self, broker: BrokerForTest, folder: Path, slots: int, more_nodes: dict[str, int] | None = None
     ) -> None:
-        self.broker = broker
-        self.folder = folder
+        super().__init__(broker, folder)
         self.slots = slots
         self.more_nodes = more_nodes or {}
-        self.runs: list[Scripted] = []
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
 
@@ -66,21 +62,6 @@ class PoolForTest:
         serving, self._serving = self._serving, None
         if serving is not None:
             await within(STOP_PATIENCE_S, serving)
-
-    async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
-        """Write the user's file and ask for its group; the runners are ready when this returns."""
-        run = await self.asked(name, body, num_workers=num_workers, **changes)
-        await run.place()
-        return run
-
-    async def asked(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
-        """Write the user's file and make the run known to the test; nothing is published yet."""
-        write_job(self.folder, body)
-        connection = await self.broker.connect(Role.CONTROLLER)
-        asked = msgspec.structs.replace(work("job.py:train", str(self.folder)), **changes)
-        run = Scripted(connection, name, asked, num_workers=num_workers)
-        self.runs.append(run)
-        return run
 
     def processes(self) -> list[psutil.Process]:
         """Everything below this process but the broker."""

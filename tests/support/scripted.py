@@ -13,13 +13,18 @@ from runfold.events.config import Timeouts
 from runfold.events.facts import AnyFact, Fact, FactMessage, Placed, RankExited, RunnerReady
 from runfold.events.nats.cells import assignment_cells
 from runfold.events.nats.inbox import Inbox, InboxMessage
+from runfold.events.nats.names import Role
 from runfold.events.requests import Join
 from runfold.events.subjects import FactSubject, RequestSubject
 from runfold.events.transitions import RankLaid
+from support.ranks import write_job
 from support.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from runfold.events.nats.connection import Connection
+    from support.broker import BrokerForTest
 
 F = TypeVar("F", bound=Fact)
 
@@ -164,6 +169,30 @@ class Scripted:
         """Say what is folded, as a controller does now and then."""
         said = Folded(run=self.run, epoch=1, n=self._n, folded=dict(self.folded))
         await self._connection.publish(self._connection.names.subjects.folded(self.run), msgspec.json.encode(said))
+
+
+class Asking:
+    """Where groups are asked for: a `broker`, the user's `folder`, and the `runs` so far."""
+
+    def __init__(self, broker: BrokerForTest, folder: Path) -> None:
+        self.broker = broker
+        self.folder = folder
+        self.runs: list[Scripted] = []
+
+    async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
+        """Write the user's file and ask for its group; the runners are ready when this returns."""
+        run = await self.asked(name, body, num_workers=num_workers, **changes)
+        await run.place()
+        return run
+
+    async def asked(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
+        """Write the user's file and make the run known to the test; nothing is published yet."""
+        write_job(self.folder, body)
+        connection = await self.broker.connect(Role.CONTROLLER)
+        asked = msgspec.structs.replace(work("job.py:train", str(self.folder)), **changes)
+        run = Scripted(connection, name, asked, num_workers=num_workers)
+        self.runs.append(run)
+        return run
 
 
 def work(entrypoint: str, folder: str) -> Work:

@@ -14,8 +14,7 @@ import pytest
 from runfold.events.nats.names import Role
 from runfold.workers.main import SupervisorConfig
 from runfold.workers.places import find_places
-from support.ranks import write_job
-from support.scripted import Scripted, work
+from support.scripted import Asking
 from support.waiting import until, within
 
 if TYPE_CHECKING:
@@ -27,14 +26,12 @@ if TYPE_CHECKING:
 STOP_PATIENCE_S = 60.0
 
 
-class Machine:
+class Machine(Asking):
     """A machine on which supervisors follow each other. Whatever they leave is ended after the test."""
 
     def __init__(self, broker: BrokerForTest, folder: Path) -> None:
-        self.broker = broker
-        self.folder = folder
+        super().__init__(broker, folder)
         self.places = folder / "places"
-        self.runs: list[Scripted] = []
         self._started: list[asyncio.subprocess.Process] = []
         self._seen: dict[int, psutil.Process] = {}
 
@@ -60,21 +57,6 @@ class Machine:
         process.stdin.write(msgspec.json.encode(config) + b"\n")
         self._started.append(process)
         return process
-
-    async def run(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
-        """Write the user's file and ask for its group; the runners are ready when this returns."""
-        run = await self.asked(name, body, num_workers=num_workers, **changes)
-        await run.place()
-        return run
-
-    async def asked(self, name: str, body: str, *, num_workers: int = 2, **changes: object) -> Scripted:
-        """Write the user's file and make the run known to the test; nothing is published yet."""
-        write_job(self.folder, body)
-        connection = await self.broker.connect(Role.CONTROLLER)
-        asked = msgspec.structs.replace(work("job.py:train", str(self.folder)), **changes)
-        run = Scripted(connection, name, asked, num_workers=num_workers)
-        self.runs.append(run)
-        return run
 
     def runner(self, node: str = "local") -> psutil.Process:
         """The runner that holds a place on a node."""
