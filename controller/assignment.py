@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec.structs import replace
 
 from runfold.controller.elastic import away
-from runfold.controller.failing import can_keep
 from runfold.controller.gating import open_question
+from runfold.controller.places import kept_without
 from runfold.controller.preempting import taken_nodes
 from runfold.controller.replicas import size_of
 from runfold.events.assignment import (
@@ -94,6 +94,8 @@ def wanted(state: RunState) -> Want:
             return "train" if state.group is not None and state.group.layout else "place"
         case Running() | Preempting():
             return "train"
+        case Restarting() | Rescheduling() if state.phase.kept:
+            return "place"
         case Restarting() if _asking(state, state.phase):
             return "train"  # what lives is kept until the gate that is asked has answered
         case Initializing() | Restarting() | Rescheduling() | Resizing() | ShuttingDown():
@@ -107,7 +109,7 @@ def wanted(state: RunState) -> Want:
 def _asking(state: RunState, phase: Restarting) -> bool:
     """Whether a gate is asked about the next attempt, and the places are kept for it."""
     asked = open_question(state, RESIZE) or open_question(state, START)
-    return asked and phase.not_before_t <= phase.since_t and can_keep(state, phase.failure)
+    return asked and phase.not_before_t <= phase.since_t and kept_without(state, phase.failure, 0.0) == ()
 
 
 def _runtime_env(state: RunState, want: Want) -> dict[str, Json]:

@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from runfold.controller.budgets import backoff_s
 from runfold.controller.elastic import can_do_without, keeps_its_size
-from runfold.controller.elsewhere import is_left
 from runfold.controller.looking import hangs
+from runfold.controller.places import kept_without, waits_on_places, what_is_kept
 from runfold.controller.replicas import failing, replacing_words, vacated
 from runfold.controller.words import listed
 from runfold.events.base import relative
 from runfold.events.edges import state_name
-from runfold.events.failures import FAILURE_KINDS, ErrorInfo, Failure, cause_key, first_cause
+from runfold.events.failures import ErrorInfo, Failure, cause_key, first_cause
 from runfold.events.state import Preempting, Scheduling
 from runfold.events.transitions import FailureDecided, FirstCauseRevised, NodeExcluded, StateChanged
 
@@ -164,6 +164,7 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
         to_state="rescheduling" if isinstance(state.phase, Scheduling) else "restarting",
         failure=first,
         not_before_t=state.t + wait_s,
+        kept=waits_on_places(state, first, wait_s),
         cause=cause,
         reason=reason,
     )
@@ -200,23 +201,10 @@ def _what_now(state: RunState, failure: Failure, choice: Choice, wait_s: float) 
         return "the run goes on"
     if choice.decision == "raise":
         return "the run ends"
-    if can_keep(state, failure) and wait_s <= 0 and keeps_its_size(state):
-        return "restarting on the same places"
+    gone = kept_without(state, failure, wait_s)
+    if gone is not None and keeps_its_size(state):
+        return what_is_kept(state, gone, wait_s)
     return f"starting again on new places{f' in {wait_s:g} s at the earliest' if wait_s > 0 else ''}"
-
-
-def can_keep(state: RunState, failure: Failure) -> bool:
-    """Whether the next attempt can have the places of this one: nothing of the platform failed, all runners stand."""
-    group = state.group
-    return (
-        group is not None
-        and bool(group.places)
-        and not group.released
-        and not FAILURE_KINDS[failure.kind].platform
-        and all(
-            place.healthy and place.node not in state.excluded and not is_left(state, place) for place in group.places
-        )
-    )
 
 
 # --- what is learned later

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from runfold.controller.budgets import NEVER_AGAIN, charge, never_again, repeated_too_often
 from runfold.controller.elastic import ElasticScaling
+from runfold.controller.places import MENDED
 from runfold.controller.sizes import Hold, Resize, wanted_workers
 from runfold.events.base import Value
 
@@ -122,7 +123,7 @@ class Policies(Value, frozen=True, kw_only=True):
     @property
     def names(self) -> tuple[str, ...]:
         """What `ControllerChanged` records of them."""
-        return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}")
+        return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}", MENDED)
 
 
 DEFAULT: Final = Policies(scaling=ScalingByJob(), failure=BudgetedFailures())

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
 
 from runfold.controller.elastic import waiting_for_room
+from runfold.controller.places import looked_for
 from runfold.controller.timeouts import timeouts
 from runfold.controller.words import listed
 from runfold.events.edges import state_name
@@ -215,6 +216,9 @@ def _waiting_for_group(state: RunState, group: Group | None) -> str | None:
         return None
     if not group.places:
         return f"{group.waiting or f'places in pool {state.job.pool}'}{_off(state)}"
+    if not group.layout and (nodes := looked_for(group)):
+        how = f": {group.waiting}" if group.waiting else f" in pool {state.job.pool}"
+        return f"another place instead of that on {listed(list(nodes))}{how}{_off(state)}"
     unready = [place.node for place in group.places if not place.healthy]
     if unready:
         return f"the runner on {listed(unready)}"

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from runfold.controller.failing import can_keep, open_failures, timed_out
+from runfold.controller.failing import open_failures, timed_out
 from runfold.controller.gating import arguments_of, before_attempt, before_layout, passed, selector_of
 from runfold.controller.gating import failed as gate_failed
 from runfold.controller.layout import lay_out, layout_words
 from runfold.controller.moves import change, fail, finished, news
+from runfold.controller.places import give_back, kept_without, looked_for, not_to_be_had
 from runfold.controller.preempting import preempt, preempting, taken
 from runfold.controller.replicas import bring_back, size_of, too_late
 from runfold.controller.resizing import resize, resize_unplaced
-from runfold.controller.sizes import Hold
+from runfold.controller.sizes import Hold, Resize
 from runfold.controller.validating import await_final
-from runfold.controller.words import because, ranks
+from runfold.controller.words import because, listed, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
 from runfold.events.gates import ABORT, SHUTDOWN
@@ -79,21 +80,23 @@ def _next_attempt(state: RunState, policies: Policies, cause: Cause, num_workers
     if isinstance(scaling, Hold):
         return ()
     size = scaling.num_workers if scaling.fits or num_workers is None else num_workers
-    return _begin(state, cause, size, kept=False)
+    return _begin(state, cause, size)
 
 
-def _begin(state: RunState, cause: Cause, num_workers: int, *, kept: bool) -> Step:
+def _begin(state: RunState, cause: Cause, num_workers: int, gone: tuple[int, ...] | None = None) -> Step:
+    """Begin an attempt: on new places, or on those of the attempt before without those that are gone."""
     answer = before_attempt(state, num_workers, cause)
     if isinstance(answer, tuple):
         return answer
     attempt = state.attempt + 1
-    where = "on the places of the attempt before" if kept else f"on pool {state.job.pool}"
+    where = f"on pool {state.job.pool}" if gone is None else _kept_words(state, gone)
     reason, cause = f"attempt {attempt}: {ranks(num_workers)} {where}", relative(cause, state.n)
     return (
         AttemptStarted(
             attempt=attempt,
             num_workers=num_workers,
-            kept=kept,
+            kept=gone is not None,
+            vacated=gone or (),
             label_selector=selector_of(answer),
             cause=cause,
             reason=reason,
@@ -102,27 +105,48 @@ def _begin(state: RunState, cause: Cause, num_workers: int, *, kept: bool) -> St
             from_state=state_name(state.phase),
             to_state="scheduling",
             num_workers=num_workers,
+            deadline_t=_ready_by_t(state, gone),
             cause=cause,
             reason=reason,
         ),
     )
 
 
+def _kept_words(state: RunState, gone: tuple[int, ...]) -> str:
+    group = state.group
+    nodes = [group.places[i].node for i in gone] if group is not None else []
+    nodes += looked_for(group) if group is not None else ()
+    other = f", with another place instead of that on {listed(nodes)}" if nodes else ""
+    return f"on the places of the attempt before{other}"
+
+
+def _ready_by_t(state: RunState, gone: tuple[int, ...] | None) -> float | None:
+    """Return until when runners of places that are kept must be ready, if some are not and no place is looked for."""
+    group = state.group
+    if gone is None or gone or group is None or looked_for(group) or all(place.ready for place in group.places):
+        return None
+    return state.t + state.job.timeouts.start_timeout_s
+
+
 def _again(state: RunState, phase: Restarting | Rescheduling, policies: Policies) -> Step:
-    """Begin another attempt once the back-off is over: on the same places if they can be kept, else when released."""
+    """Begin another attempt once the back-off is over: on the places that can be kept, else when all are released."""
     group, waited = state.group, phase.not_before_t > phase.since_t
     if waited and not state.fired:
         return ()
     scaling = policies.scaling.idle(state)
+    same = group is not None and isinstance(scaling, Resize) and group.num_workers == scaling.num_workers
+    gone = kept_without(state, phase.failure, phase.not_before_t - phase.since_t) if same else None
+    if phase.kept and gone is None:
+        why = scaling.reason if isinstance(scaling, Hold) or not same else "no place is sound any more"
+        return (give_back(state, phase.failure, why),)
     if isinstance(scaling, Hold):
         return ()
-    same = group is not None and group.num_workers == scaling.num_workers
-    if same and not waited and can_keep(state, phase.failure):
-        return _begin(state, phase.cause, scaling.num_workers, kept=True)
+    if gone is not None and (phase.kept or (phase.kept is None and gone == () and not waited)):
+        return _begin(state, state.fired[0].cause if state.fired else phase.cause, scaling.num_workers, gone)
     if state.held:
         return ()
     cause = state.fired[0].cause if state.fired else news(state, phase.cause)
-    return _begin(state, cause, scaling.num_workers, kept=False)
+    return _begin(state, cause, scaling.num_workers)
 
 
 def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
@@ -134,10 +158,13 @@ def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
         return fail(state, failures, policies)
     if group.places and not group.layout and all(place.healthy for place in group.places):
         return _lay_out(state, group)
+    waits = not group.layout and bool(looked_for(group))
+    if waits and state.fired and state.failure is not None:
+        return (give_back(state, state.failure, not_to_be_had(state, group)),)
     late = timed_out(state)
     if late is not None:
         return fail(state, (late,), policies)
-    return () if group.places else resize_unplaced(state, group, policies)
+    return () if group.places and not waits else resize_unplaced(state, group, policies)
 
 
 def _lay_out(state: RunState, group: Group) -> Step:

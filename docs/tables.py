@@ -64,6 +64,9 @@ Four more settings of `failure` say how often and how soon is tried again:
   budget is left.
 - `node_exclude_after`: after so many failures of a node later attempts stay off it, until `runfold admit`.
 
+After a failure of some places the others are kept, with their runners; see
+[restarts.md](restarts.md#when-some-of-the-places-are-lost).
+
 With `scaling.replica_group_size` a failure is that of its replica group: the group is replaced, at the same price,
 while the others train on; see [preemption.md](preemption.md#replica-groups).
 

@@ -37,9 +37,10 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
         raise IllegalEdge(f"attempt {transition.attempt} after attempt {state.attempt}: they are counted")
     places: tuple[Place, ...] = ()
     if transition.kept:
-        places = _kept_places(state, transition)
+        places = _kept_places(state, transition, at.n)
     notice, away = state.notice, state.away
-    acted_on = state.failure is not None and state.failure.kind == "preempted" and not transition.kept
+    moved = not transition.kept or bool(transition.vacated)
+    acted_on = state.failure is not None and state.failure.kind == "preempted" and moved
     if notice is not None and (acted_on or notice.deadline_t <= at.t):
         # One that is gone by now need not be stayed off: whatever comes back under its name is another.
         here = tuple(node for node in notice.nodes if state.capacity is None or node in state.capacity)
@@ -62,11 +63,21 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
     )
 
 
-def _kept_places(state: RunState, transition: AttemptStarted) -> tuple[Place, ...]:
-    group = state.group
-    if group is None or not all(place.healthy for place in group.places) or group.released:
+def _kept_places(state: RunState, transition: AttemptStarted, n: int) -> tuple[Place, ...]:
+    """Return the places of the attempt before; those that are given up by this entry or were before are `left`."""
+    group, vacated = state.group, frozenset(transition.vacated)
+    if group is None or group.released:
+        raise IllegalEdge(f"attempt {transition.attempt} cannot keep places: none are held")
+    gone = frozenset(i for i, place in enumerate(group.places) if place.left is not None)
+    lost = [place.node for i, place in enumerate(group.places) if place.lost and i not in vacated | gone]
+    if lost or not vacated <= frozenset(range(len(group.places))) - gone or len(vacated | gone) == len(group.places):
         raise IllegalEdge(f"attempt {transition.attempt} cannot keep places: they are not all held by healthy runners")
-    return tuple([replace(place, door=0) if place.door else place for place in group.places])
+    return tuple(
+        [
+            replace(place, door=0, left=n if i in vacated else place.left) if place.door or i in vacated else place
+            for i, place in enumerate(group.places)
+        ]
+    )
 
 
 def laid_out(state: RunState, transition: GroupLaidOut, at: Moment) -> RunState:

@@ -20,7 +20,7 @@ from runfold.events.judge import numbering, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.marks import Fired, LateEvidence
 from runfold.events.ranks import raised, rank_told, rank_told_late
-from runfold.events.state import Dropped, Place
+from runfold.events.state import Dropped, Place, Scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -222,6 +222,19 @@ class Draft:
             for one in group.replicas
         )
         self.change_group(lambda group: replace(group, places=places, early=early, replicas=replicas, waiting=None))
+        phase = self.now.phase
+        if isinstance(phase, Scheduling) and not waits:
+            self.now = replace(self.now, phase=replace(phase, deadline_t=due_t))
+
+    def hold_on(self, *, contested: bool) -> None:
+        """Keep the places of a group that looks for another: for ever, or no longer than a start takes if contested."""
+        group, phase = self.group, self.now.phase
+        if not isinstance(phase, Scheduling) or group is None or group.layout:
+            return
+        if any(place.left is not None for place in group.places):
+            limit_s, due_t = self.state.job.timeouts.start_timeout_s, phase.deadline_t
+            due_t = self.t + limit_s if due_t is None else due_t
+            self.now = replace(self.now, phase=replace(phase, deadline_t=due_t if contested else None))
 
     def when(self, item: Fact) -> float:
         """Return when a fact happened, on the run's clock: never after it was heard of."""

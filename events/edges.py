@@ -15,10 +15,10 @@ EDGES: Final[Mapping[StateName, frozenset[StateName]]] = MappingProxyType(
     {
         "initializing": frozenset({"scheduling", "shutting_down"}),
         "scheduling": frozenset({"running", "rescheduling", "resizing", "shutting_down"}),
-        "rescheduling": frozenset({"scheduling", "shutting_down"}),
+        "rescheduling": frozenset({"scheduling", "rescheduling", "shutting_down"}),
         "running": frozenset({"preempting", "restarting", "resizing", "shutting_down"}),
         "preempting": frozenset({"preempting", "running", "restarting", "shutting_down"}),
-        "restarting": frozenset({"scheduling", "shutting_down"}),
+        "restarting": frozenset({"scheduling", "rescheduling", "shutting_down"}),
         "resizing": frozenset({"scheduling", "shutting_down"}),
         "shutting_down": frozenset({"shutting_down", "finished", "errored", "aborted"}),
         "finished": frozenset(),

@@ -49,11 +49,15 @@ class RankFact(Fact, frozen=True, kw_only=True):
 
 
 class Queued(PoolFact, frozen=True, kw_only=True):
-    """The group waits for room: runs ahead of it, slots free and slots needed."""
+    """The group waits for room, or for one place: runs ahead of it, slots free and slots needed.
+
+    `contested`: while it keeps its other places, others wait that could use them, or all could be placed elsewhere.
+    """
 
     ahead: int
     free: int
     needed: int
+    contested: bool = False
 
 
 class Placed(PoolFact, frozen=True, kw_only=True):
@@ -118,10 +122,14 @@ class PreemptionCancelled(Fact, frozen=True, kw_only=True):
 
 
 class PlaceReplaced(PoolFact, frozen=True, kw_only=True):
-    """Another place stands for one of the group's that was given up, by its number; a runner is being started on it."""
+    """Another place stands for one of the group's that was given up, by its number; a runner is being started on it.
+
+    `left`: the entry by which it was given up, if that is known.
+    """
 
     place: int
     offer: PlaceOffer
+    left: int | None = None
 
 
 class Released(PoolFact, frozen=True, kw_only=True):

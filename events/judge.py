@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Final
 from runfold.events.facts import (
     CapacityChanged,
     CheckpointSealed,
+    PlaceReplaced,
     PoolFact,
     PreemptionCancelled,
     PreemptionNoticed,
     RankFact,
+    RunnerReady,
     TaskEnded,
 )
 from runfold.events.tasks import find_task, seal_id
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 
 ABOUT_NODES: Final = (CapacityChanged, PreemptionNoticed, PreemptionCancelled)
 """Facts that speak of nodes, not of an attempt: true whichever attempt the source had in mind."""
+
+OF_PLACES: Final = (PlaceReplaced, RunnerReady)
+"""Facts that may count in a later attempt which has kept its places: see `_of_kept`."""
 
 
 def numbering(source: Source | None, folded: int, item: Fact) -> Verdict:
@@ -57,7 +62,23 @@ def _task_standing(state: RunState, item: CheckpointSealed | TaskEnded) -> Verdi
 def _attempt_standing(state: RunState, item: Fact) -> Verdict:
     if item.attempt == state.attempt and state.group is not None:
         return "folded"
+    if item.attempt < state.attempt and _of_kept(state.group, item):
+        return "folded"
     return "stale" if item.attempt < state.attempt else "foreign"
+
+
+def _of_kept(group: Group | None, item: Fact) -> bool:
+    """Whether it tells of a place that was looked for, or of a runner that was starting, when the attempt began."""
+    if group is None or not group.kept or group.layout:
+        return False
+    if isinstance(item, PlaceReplaced):
+        known = 0 <= item.place < len(group.places) and item.left is not None
+        return known and group.places[item.place].left == item.left
+    if not isinstance(item, RunnerReady):
+        return False
+    return any(
+        place.left is not None or (place.ready is None and place.source == item.source) for place in group.places
+    )
 
 
 def rank_standing(state: RunState, group: Group | None, item: RankFact) -> Verdict:

@@ -138,7 +138,7 @@ def _see_counted(draft: Draft, item: OtherFact) -> None:
         case CheckpointSealed() | TaskEnded():
             draft.now = replace(draft.now, tasks=ended(draft.now.tasks, item, draft.cause))
         case Queued():
-            _wait(draft, _queued(item))
+            _queued(draft, item)
         case Placed():
             _placed(draft, item)
         case PlacementFailed():
@@ -187,15 +187,15 @@ def _sources_on(draft: Draft, node: str) -> frozenset[str]:
 
 def _has_left(draft: Draft, node: str) -> bool:
     """Whether the group has given its place on a node up: what becomes of that is no loss any more."""
-    group = draft.group
-    if group is None or not group.layout:
-        return False
+    if (group := draft.group) is None or not (group.layout or group.kept):
+        return False  # it has no places yet
     return all(place.left is not None for place in group.places if place.node == node)
 
 
-def _queued(item: Queued) -> str:
-    ahead = f", {item.ahead} run{'s' if item.ahead != 1 else ''} ahead" if item.ahead else ""
-    return f"{item.needed} slot{'s' if item.needed != 1 else ''} needed, {item.free} free{ahead}"
+def _queued(draft: Draft, item: Queued) -> None:
+    ahead = f", {item.ahead} run{'' if item.ahead == 1 else 's'} ahead" if item.ahead else ""
+    _wait(draft, f"{item.needed} slot{'' if item.needed == 1 else 's'} needed, {item.free} free{ahead}")
+    draft.hold_on(contested=item.contested)
 
 
 def _wait(draft: Draft, waiting: str) -> None:

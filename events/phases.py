@@ -64,11 +64,13 @@ def _phase(state: RunState, new: StateChanged, t: float, cause: Cause) -> AnyPha
             return Initializing(since_t=t, reason=reason, cause=cause)
         case "scheduling":
             workers = _needed(new.num_workers, new, "num_workers")
-            return Scheduling(since_t=t, reason=reason, cause=cause, num_workers=workers)
+            due_t = new.deadline_t
+            return Scheduling(since_t=t, reason=reason, cause=cause, num_workers=workers, deadline_t=due_t)
         case "rescheduling" | "restarting":
             kind = Rescheduling if new.to_state == "rescheduling" else Restarting
             failure, not_before_t = _needed(new.failure, new, "failure"), _needed(new.not_before_t, new, "not_before_t")
-            return kind(since_t=t, reason=reason, cause=cause, failure=failure, not_before_t=not_before_t)
+            kept = new.kept
+            return kind(since_t=t, reason=reason, cause=cause, failure=failure, not_before_t=not_before_t, kept=kept)
         case "preempting":
             return _preempting(state, new, t, cause)
         case "resizing":

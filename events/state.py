@@ -57,10 +57,11 @@ class Scheduling(Phase, frozen=True, kw_only=True):
 
 
 class Rescheduling(Phase, frozen=True, kw_only=True):
-    """The group could not be started; another attempt follows, not before `not_before_t`."""
+    """The group did not start; another attempt follows, not before `not_before_t`. `kept`: see `StateChanged`."""
 
     failure: Failure
     not_before_t: float
+    kept: bool | None = None
 
 
 class Running(Phase, frozen=True, kw_only=True):
@@ -79,10 +80,11 @@ class Preempting(Phase, frozen=True, kw_only=True):
 
 
 class Restarting(Phase, frozen=True, kw_only=True):
-    """An attempt failed while running; another follows, not before `not_before_t`."""
+    """An attempt failed while running; another follows, not before `not_before_t`. `kept`: see `StateChanged`."""
 
     failure: Failure
     not_before_t: float
+    kept: bool | None = None
 
 
 class Resizing(Phase, frozen=True, kw_only=True):

@@ -54,7 +54,11 @@ class ControllerChanged(Transition, frozen=True, kw_only=True):
 
 
 class StateChanged(Transition, frozen=True, kw_only=True):
-    """The run went from one state to another; the fields below are the new state's data, where it has them."""
+    """The run went from one state to another; the fields below are the new state's data, where it has them.
+
+    `kept`: runners wait on the group's sound places until another attempt follows; False: they are to leave after all.
+    None: it follows at once, or on other places.
+    """
 
     from_state: StateName = msgspec.field(name="from")
     to_state: StateName = msgspec.field(name="to")
@@ -64,11 +68,13 @@ class StateChanged(Transition, frozen=True, kw_only=True):
     not_before_t: float | None = None
     deadline_t: float | None = None
     nodes: tuple[str, ...] = ()
+    kept: bool | None = None
 
 
 class AttemptStarted(Transition, frozen=True, kw_only=True):
     """A try at running the group begins; `kept` says that places and runners of the attempt before are used.
 
+    For those `vacated` (by number) others are wanted.
     `label_selector` is what a gate said of where all ranks should be, instead of the job's.
     """
 
@@ -76,6 +82,7 @@ class AttemptStarted(Transition, frozen=True, kw_only=True):
     num_workers: int
     kept: bool = False
     label_selector: dict[str, str] | None = None
+    vacated: tuple[int, ...] = ()
 
 
 class RankLaid(Value, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from runfold.events.evolve import evolve
 from runfold.events.facts import AnyFact, CheckpointSealed, RankFact, TaskEnded
 from runfold.events.failures import Failure, FailureKind, cause_key
 from runfold.events.fold import fold
-from runfold.events.judge import ABOUT_NODES
+from runfold.events.judge import ABOUT_NODES, OF_PLACES
 from runfold.events.observe import observe_all
 from runfold.events.state import RunState
 from runfold.events.tasks import DELETE
@@ -56,6 +56,7 @@ class _Walker:
         self.history = history
         self.found: dict[str, list[Finding]] = {}
         self.began_in: list[int] = []
+        self.kept_in: set[int] = set()
         self.trusted: set[str] = set()
         self.start: str | None = None
         self.snapshots = {kept.n: kept for kept in history.snapshots}
@@ -67,6 +68,8 @@ class _Walker:
         """Return the state after an entry, looked at closely where that says something."""
         entry = link.entry
         self.began_in.append(0 if before is None else before.attempt)
+        if before is not None and before.group is not None and before.group.kept:
+            self.kept_in.add(before.attempt)
         if before is not None and any(isinstance(item, _WEIGHED) for item in entry.transitions):
             after = self._weighed(before, entry)
         else:
@@ -149,6 +152,8 @@ class _Walker:
         if isinstance(told, (*ABOUT_NODES, CheckpointSealed, TaskEnded)):
             return  # of nodes, or of a task: true whichever attempt the source had in mind
         n = entry.n if item.cause.entry is None else item.cause.entry
+        if isinstance(told, OF_PLACES) and self.began_in[n] in self.kept_in:
+            return  # of a place that was looked for, or a runner that was starting, when the attempt began
         if told.attempt < self.began_in[n]:
             what = (
                 f"{kind_of(item)} rests on {kind_of(told)} of attempt {told.attempt}, "

@@ -86,6 +86,7 @@ class Desk:
         self._off: tuple[str, ...] = ()
         self._mended: dict[tuple[int, int], str] = {}
         self._mends_off: dict[str, tuple[str, ...]] = {}
+        self._moved: dict[int, str] = {}
         self._secret = b""
         self._waiting: Waiting | None = None
         # Whether another supervisor of this pool has spoken for the run before.
@@ -108,6 +109,7 @@ class Desk:
             off=self._off,
             mended=tuple(self._mended),
             mends_off=dict(self._mends_off),
+            granted=tuple(self._moved.values()),
             superseded=self.facts.superseded,
             runners=tuple(self._seen(runner) for runner in self.runners),
             unsure=self._settled_s > 0 and self.facts.spool.incarnation is None,
@@ -144,7 +146,8 @@ class Desk:
         """Watch a runner that an earlier supervisor has started; False for one that is no part of what is held."""
         place = runner.place
         taken = any(other.alive and other.node == runner.node for other in self.runners)
-        if self._held not in (None, place.attempt) or taken:
+        # Of a group that has kept its places, each runner has the attempt in which it was started.
+        if (self._held not in (None, place.attempt) and not self.assignment.kept) or taken:
             self._strays.append(runner)
             runner.stop("another runner has its place", 0.0)
             return False
@@ -180,7 +183,8 @@ class Desk:
             if waiting.what and not waiting.ahead:
                 self._say(PlacementFailed(**self._about(), verdict="busy", reason=waiting.what))
                 return
-            self._say(Queued(**self._about(), ahead=waiting.ahead, free=waiting.free, needed=waiting.needed))
+            said = Queued(**self._about(), ahead=waiting.ahead, free=waiting.free, needed=waiting.needed)
+            self._say(replace(said, contested=True) if waiting.contested else said)
 
     def place(self, granted: Granted) -> None:
         """Say that the group has its places, and start a runner on each."""
@@ -206,19 +210,35 @@ class Desk:
         """The names under which other places were asked for."""
         return list(dict.fromkeys(self._mended.values()))
 
-    def mend(self, number: int, granted: Granted) -> None:
-        """Say that another place stands for the one with this number, and start a runner on it."""
-        self._mends_off.pop(granted.demand.run, None)
-        self._secret = self._secret or self._inherited or secrets.token_bytes(SECRET_BYTES)
+    def mend(self, number: int, granted: Granted) -> bool:
+        """Say that another place stands for the one with this number, and start a runner on it.
+
+        False where a runner of the group lives already, as when it has got two places at once: another is asked for.
+        """
         offer = granted.places[0]
-        self._say(PlaceReplaced(**self._about(), place=number, offer=offer))
+        self._held, self._released = self._held or granted.demand.attempt, None
+        self._mends_off.pop(granted.demand.run, None)
+        if any(runner.alive and runner.node == offer.node for runner in self.runners):
+            self._mended = {key: name for key, name in self._mended.items() if name != granted.demand.run}
+            return False
+        self._secret = self._secret or self._inherited or secrets.token_bytes(SECRET_BYTES)
+        self._moved[number] = offer.node
+        left = max((left for place, left in self._mended if place == number), default=None)
+        self._say(PlaceReplaced(**self._about(), place=number, offer=offer, left=left))
         self.give_up(offer.node)
         self.runners.append(self._start(offer, granted.demand))
+        return True
 
     @property
     def _inherited(self) -> bytes:
         """The group's secret, as a runner tells it that an earlier supervisor has started; empty for none."""
         return next((one.secret for one in self.runners if one.secret), b"")
+
+    def dismiss(self, node: str) -> None:
+        """End the runner on a place that the group never had, as far as the log knows."""
+        for runner in self.runners:
+            if runner.node == node:
+                runner.stop("no place of the group is known here", 0.0)
 
     def give_up(self, node: str) -> None:
         """Nothing of the group lives on a node, and its slots are given back."""
@@ -263,7 +283,7 @@ class Desk:
 
     def freed(self) -> None:
         """Nothing of the group lives, and its slots are given back."""
-        self._held, self._adopted, self._mended, self._mends_off = None, False, {}, {}
+        self._held, self._adopted, self._mended, self._mends_off, self._moved = None, False, {}, {}, {}
         self.runners, self._taken = [], {}
 
     def release(self) -> None:

@@ -1,4 +1,7 @@
-"""What a supervisor does about places that a group at work has given up: others are found for them. Pure."""
+"""What a supervisor does about places that a group has given up: others are found for them. Pure.
+
+A group of replica groups is at work meanwhile; any other keeps its runners on the places that are sound, and waits.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +36,27 @@ class GiveUp(Value, frozen=True, kw_only=True):
     node: str
 
 
-def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> tuple[Mend | GiveUp, ...]:
-    """Return what to do about the places of a group at work that it has left.
+class Dismiss(Value, frozen=True, kw_only=True):
+    """End a runner that an earlier supervisor started on a place of which the log never heard."""
+
+    node: str
+
+
+def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> tuple[Mend | GiveUp | Dismiss, ...]:
+    """Return what to do about the places of a group that it has left.
 
     `demand` is that of the whole group, `key` what its name is followed by for each other demand of the run.
     """
-    steps: list[Mend | GiveUp] = []
+    if all(place.left is None for place in assignment.places):
+        return ()
+    steps: list[Mend | GiveUp | Dismiss] = []
     runners = {runner.node: runner for runner in here.runners}
-    # A runner speaks under the name of its node: there is one on each.
+    # A runner speaks under the name of its node: there is one on each, as long as it lives.
     taken = [place.node for place in assignment.places if place.left is None]
+    taken += [runner.node for runner in here.runners if runner.ended_s is None]
+    at_work = assignment.want == "train"
+    if not at_work:
+        steps += _strays(assignment, here)
     for number, place in enumerate(assignment.places):
         if place.left is None:
             continue
@@ -57,13 +72,20 @@ def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> 
                 run=name,
                 num_workers=place.slots,
                 strategy="STRICT_PACK",
-                mends=True,
+                mends=at_work,
                 of=assignment.run,
+                whole=None if at_work else demand,
                 excluded=off,
                 selectors=demand.selectors[:1] if len(demand.selectors) == 1 else (),
             )
             steps.append(Mend(place=number, left=place.left, demand=wanted))
     return tuple(steps)
+
+
+def _strays(assignment: Assignment, here: RunHere) -> list[GiveUp | Dismiss]:
+    known = {place.node for place in assignment.places} | set(here.granted)
+    strays = [runner for runner in here.runners if runner.node not in known]
+    return [Dismiss(node=one.node) if one.ended_s is None else GiveUp(node=one.node) for one in strays]
 
 
 def waits_of(waits: Mapping[str, Waiting], key: str) -> dict[str, Waiting]:

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from runfold.events.assignment import Assignment
 from runfold.events.base import Value
 from runfold.events.config import Timeouts
-from runfold.workers.mending import GiveUp, Mend, mending
+from runfold.workers.mending import Dismiss, GiveUp, Mend, mending
 from runfold.workers.pools.local import Demand
 
 SEPARATOR: Final = "/"
@@ -44,7 +44,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     attempt that can never be placed. `released`: the attempt whose group is known to hold nothing. `orphans`: the
     attempt whose places, held by nobody here, were told as lost. `superseded`: a newer supervisor speaks for the pool.
     `mended`: the places that others were asked for, by number and the entry that gave them up. `mends_off`: the nodes
-    that such demands stay off, by name, while they wait.
+    that such demands stay off, by name, while they wait. `granted`: the nodes that such demands have got.
     `off`: the nodes that what was asked for, or refused, was to stay off.
 
     An heir is a supervisor after another one. `unsure`: the log does not name it yet, so the last words of the one
@@ -59,6 +59,7 @@ class RunHere(Value, frozen=True, kw_only=True):
     orphans: int | None = None
     mended: tuple[tuple[int, int], ...] = ()
     mends_off: dict[str, tuple[str, ...]] = {}
+    granted: tuple[str, ...] = ()
     off: tuple[str, ...] = ()
     superseded: bool = False
     runners: tuple[RunnerHere, ...] = ()
@@ -112,7 +113,7 @@ class Forget(Value, frozen=True, kw_only=True):
     """The run is over, here too."""
 
 
-Step = Ask | Withdraw | StopRunners | SayLost | Mend | GiveUp | Free | SayReleased | Forget
+Step = Ask | Withdraw | StopRunners | SayLost | Mend | GiveUp | Dismiss | Free | SayReleased | Forget
 
 
 class Placing(Value, frozen=True, kw_only=True):
@@ -181,9 +182,13 @@ def _orphans(assignment: Assignment, here: RunHere, now: float) -> Placing:
 def _lost(assignment: Assignment, here: RunHere, now: float) -> Placing:
     steps: list[Step] = []
     wake: list[float] = []
+    waits = assignment.want == "place" and any(place.left is not None for place in assignment.places)
+    stands = {place.node for place in assignment.places if place.left is None} | set(here.granted)
     for runner in here.runners:
         if runner.ended_s is None or runner.told >= assignment.attempt:
             continue
+        if waits and runner.node not in stands:
+            continue  # the group has left it: that is no loss any more
         due = runner.ended_s + (EARLY_END_PATIENCE_S if runner.as_told else 0.0)
         if now >= due:
             steps.append(SayLost(node=runner.node, code=runner.code, signal=runner.signal, reason=runner.reason))
@@ -201,7 +206,7 @@ def _stop(assignment: Assignment, here: RunHere, after: Step | None = None, wait
         reason = assignment.stop.reason if assignment.stop is not None else _because(assignment.want)
         grace_s = assignment.stop.grace_s if assignment.stop is not None else 0.0
         return Placing(steps=(*steps, StopRunners(reason=reason, grace_s=grace_s)))
-    if here.held is not None:
+    if here.held is not None or here.mended:
         steps.append(Free())
     if after is None or wait_until is not None:
         return Placing(steps=tuple(steps), wake_at=wait_until)

@@ -83,8 +83,11 @@ def plan(
     stop = ordered or _told_to_stop(source, assignment)
     if stop is not None:
         return _end(held, stop.reason, stop.grace_s, now) if held else Plan(steps=(Leave(reason=stop.reason),))
-    if assignment is None or assignment.want != "train":
+    if assignment is None:
         return Plan()
+    if assignment.want != "train":
+        # Ranks of an attempt that has failed: the next one waits for a place, or for its time.
+        return _end(held, "its attempt has failed", _timeouts(assignment).restart_grace_s, now)
     here = {laid.rank: laid for laid in assignment.layout if assignment.places[laid.place].source == source}
     over = [one for one in held if not _is_wanted(one, here.get(one.rank), assignment.attempt)]
     ending = _end(over, f"attempt {assignment.attempt} goes on without it", _timeouts(assignment).restart_grace_s, now)
@@ -108,8 +111,15 @@ def _told_to_stop(source: str, assignment: Assignment | None) -> Ordered | None:
             return Ordered(reason=reason, grace_s=grace_s)
         case "train" if all(place.source != source or place.left is not None for place in assignment.places):
             return Ordered(reason="the group has no place here any more", grace_s=timeouts.restart_grace_s)
+        case "place" if _has_left(source, assignment):
+            return Ordered(reason="the group has left this place", grace_s=timeouts.restart_grace_s)
         case "train" | "place":
             return None
+
+
+def _has_left(source: str, assignment: Assignment) -> bool:
+    here = [place for place in assignment.places if place.source == source]
+    return bool(here) and all(place.left is not None for place in here)
 
 
 def _timeouts(assignment: Assignment) -> Timeouts:

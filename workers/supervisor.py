@@ -23,7 +23,7 @@ from runfold.workers.desk import Desk, Home, Site
 from runfold.workers.estate import LOOK_EVERY_S, Estate
 from runfold.workers.facts import Facts
 from runfold.workers.follow import follow_assignments
-from runfold.workers.mending import PREFIX, GiveUp, Mend, waits_of
+from runfold.workers.mending import PREFIX, Dismiss, GiveUp, Mend, waits_of
 from runfold.workers.nursery import Nursery
 from runfold.workers.places import Place
 from runfold.workers.placing import (
@@ -228,6 +228,8 @@ class Supervisor:
                 self._slots.part(run, node)
                 desk.give_up(node)
                 self._wake.set()
+            case Dismiss(node=node):
+                desk.dismiss(node)
             case Free():
                 for key in (run, *desk.mended):
                     self._slots.withdraw(key)
@@ -246,8 +248,10 @@ class Supervisor:
             desk = self._desks[run]
             if not task:
                 desk.place(granted)
+            elif task.startswith(PREFIX) and desk.mend(int(task.removeprefix(PREFIX)), granted):
+                pass
             elif task.startswith(PREFIX):
-                desk.mend(int(task.removeprefix(PREFIX)), granted)
+                self._give_back(granted.demand.run)
             elif desk.beside is not None:
                 desk.beside.granted(task)
         for given_up in self._slots.given_up():

@@ -8,11 +8,13 @@ import pytest
 
 from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from support.commands import gone
-from support.victims import Held
+from support.victims import ENDS, Held, kill_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import psutil
 
     from support.commands import Commands as Runfold
 
@@ -32,6 +34,16 @@ def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runfold]:
     folder: Path = tmp_path_factory.mktemp("nodes")
     commands = Commands(folder)
     with commands.service("--nodes", "2", "--slots", "2"):
+        yield commands
+
+
+@pytest.fixture(scope="module")
+def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runfold]:
+    """Commands beside a service that shows three nodes of two slots."""
+    from support.commands import Commands
+
+    commands = Commands(tmp_path_factory.mktemp("three"))
+    with commands.service("--nodes", "3", "--slots", "2"):
         yield commands
 
 
@@ -62,18 +74,77 @@ def test_how_many_nodes_there_are_is_said_once(two_nodes: Runfold, runfold: Runf
     assert runfold("up", "--nodes", "65").code == 2
 
 
-def test_a_group_across_nodes_loses_one_of_them_and_is_placed_anew(two_nodes: Runfold) -> None:
-    held = Held(two_nodes, "lost", "train", workers=4, settings={"failure.node_exclude_after": 5})
+def runner_of(held: Held, rank: int) -> psutil.Process:
+    """The runner of a rank."""
+    process = held.rank(rank)
+    return next(one for one in held.runners() if process in one.children(recursive=True))
+
+
+def in_attempt(held: Held, attempt: int) -> None:
+    """Wait until an attempt is at work."""
+    while (held.status["attempt"], held.status["state"]) != (attempt, "running"):
+        assert held.status["state"] not in ENDS, held.status
+
+
+def test_a_group_loses_a_runner_and_its_other_places_are_kept_with_their_runners(three_nodes: Runfold) -> None:
+    held = Held(three_nodes, "lost", "train", workers=6, settings={"failure.node_exclude_after": 5})
     held.reaches("running")
-    assert nodes(held.status) == ["local-0", "local-0", "local-1", "local-1"]
-    family = held.family()
-    victim = next(one for one in held.runners() if held.rank(3) in one.children(recursive=True))
-    victim.kill()
-    assert gone(family) == []
+    where = ["local-0", "local-0", "local-1", "local-1", "local-2", "local-2"]
+    assert nodes(held.status) == where
+    before = [held.rank(number) for number in range(6)]
+    first, lost, last = (runner_of(held, number) for number in (0, 2, 4))
+    lost.kill()
+    assert gone([lost, *before]) == [], "no rank lives on: they stand and fall together"
+    in_attempt(held, 2)
+    assert nodes(held.status) == where, "a rank keeps its node"
+    assert (runner_of(held, 0), runner_of(held, 5)) == (first, last)
     status = held.ends()
     assert (status["state"], status["return_value"], held.spent) == ("finished", 2, {"worker": 1})
-    told = two_nodes.ok("replay", held.run).out
+    told = three_nodes.ok("replay", held.run).out
     assert "local-1 failed first: RunnerLost" in told
+    assert "restarting on the same places; local-1 lost its place, and another is looked for" in told
+    assert three_nodes.ok("audit", held.run).code == three_nodes.ok("verify", held.run).code == 0
+
+
+def test_a_place_that_is_not_to_be_had_is_waited_for_with_the_others_kept(three_nodes: Runfold) -> None:
+    """Its places on a node are taken away, and the third node is another's: it waits, also for another supervisor."""
+    held = Held(three_nodes, "waits", "train", workers=4)
+    other = Held(three_nodes, "other", "train", workers=2)
+    held.reaches("running")
+    other.reaches("running")
+    kept = runner_of(held, 0)
+    ranks_before = [held.rank(number) for number in range(4)]
+    three_nodes.ok("capacity", "set", "0", "--node", "local-1")
+    while "another place instead of that on local-1: 2 slots needed, 0 free" not in str(held.status["waiting"]):
+        assert held.status["state"] not in ENDS, held.status
+    assert (held.status["state"], held.status["attempt"]) == ("scheduling", 2)
+    assert gone(ranks_before) == []
+    assert held.runners() == [kept]
+    kill_supervisor(three_nodes)
+    other.lets("train")
+    in_attempt(held, 2)
+    assert nodes(held.status) == ["local-0", "local-0", "local-2", "local-2"]
+    assert runner_of(held, 0) == kept
+    three_nodes.ok("capacity", "set", "2", "--node", "local-1")
+    status = held.ends()
+    assert (status["state"], status["return_value"], held.spent) == ("finished", 2, {"preemption": 1})
+    assert three_nodes.ok("audit", held.run).code == three_nodes.ok("verify", held.run).code == 0
+
+
+def test_who_waits_for_a_place_is_aborted_and_leaves_nothing(three_nodes: Runfold) -> None:
+    held = Held(three_nodes, "aborted", "train", workers=6)
+    held.reaches("running")
+    three_nodes.ok("capacity", "set", "0", "--node", "local-1")
+    while "another place" not in str(held.status["waiting"]):
+        assert held.status["state"] not in ENDS, held.status
+    family = held.family()
+    three_nodes.ok("abort", held.run, "--reason", "enough")
+    three_nodes("watch", held.run)
+    assert held.status["state"] == "aborted"
+    assert gone(family) == []
+    three_nodes.ok("capacity", "set", "2", "--node", "local-1")
+    after = Held(three_nodes, "after", workers=6)
+    assert after.ends()["state"] == "finished", "every place was given back"
 
 
 def test_groups_are_placed_whole_or_not_at_all_and_by_priority(two_nodes: Runfold) -> None:

@@ -293,3 +293,45 @@ async def test_a_runner_outlives_its_supervisor_and_is_found_by_the_next(rig: Ri
 
 def place_of(found: Left) -> PlaceOffer:
     return PlaceOffer(node=found.place.node, slots=found.place.slots)
+
+
+async def test_a_place_that_lost_its_runner_alone_is_had_again_and_goes_with_the_group(rig: Rig) -> None:
+    book = rig.pool.book
+    book.ask(demand("a", 4))
+    (granted,) = await rig.granted("a")
+    stays, lost = granted.places
+    book.part("a", lost.node)
+    mend = {"num_workers": 2, "strategy": "STRICT_PACK", "excluded": (stays.node,), "of": "a", "whole": granted.demand}
+    book.ask(demand("a/place-1", **mend))  # type: ignore[arg-type]  # by name
+    (again,) = await rig.granted("a/place-1")
+    assert again.places == (PlaceOffer(node=lost.node, slots=2),)
+    for key in ("a/place-1", "a"):
+        book.release(key)
+    book.ask(demand("b", 4))
+    await rig.granted("b")
+    book.release("b")
+
+
+async def test_who_waits_for_a_place_is_told_when_others_could_use_those_that_it_keeps(rig: Rig) -> None:
+    book = rig.pool.book
+    book.ask(demand("a", 2, strategy="STRICT_SPREAD", resources={"CPU": 2.0}))
+    (granted,) = await rig.granted("a")
+    stays, lost = (place.node for place in granted.places)
+    off = demand("a", 2, strategy="STRICT_SPREAD", resources={"CPU": 2.0}, excluded=(lost,))
+    book.ask(demand("a/place-1", 1, resources={"CPU": 2.0}, excluded=(stays, lost), of="a", whole=off))
+
+    def contested() -> bool:
+        return book.waiting()["a/place-1"].contested
+
+    assert not contested(), "nobody else waits, and without the node that was lost there is no room for all"
+    book.ask(demand("b", 1))
+    assert contested()
+    book.withdraw("b")
+    book.ask(demand("b", 1, selectors=({NODE_LABEL: "elsewhere"},)))
+    assert not contested(), "who waits for other nodes could not use them"
+    whole = demand("a", 2, resources={"CPU": 1.0}, excluded=(lost,))
+    book.ask(demand("a/place-1", 1, resources={"CPU": 2.0}, excluded=(stays, lost), of="a", whole=whole))
+    assert contested(), "the group could be placed whole"
+    for key in ("b", "a/place-1"):
+        book.withdraw(key)
+    book.release("a")

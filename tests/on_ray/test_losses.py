@@ -6,10 +6,11 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from support.commands import Commands, gone
-from support.rayed import NEEDS_RAY, RayCluster, RayRun, on_cluster, patiently
+from support.rayed import NEEDS_RAY, Rank, RayCluster, RayRun, name_of, on_cluster, patiently
 from support.victims import kill_supervisor
 
 if TYPE_CHECKING:
@@ -87,6 +88,56 @@ def test_a_node_is_killed_and_its_run_waits_for_another(cluster: RayCluster, ser
     run.ranks(2)
     status = run.ends()
     assert (status["state"], status["attempt"]) == ("finished", 2)
+    cluster.leaves_nothing()
+
+
+def runner_of(rank: Rank) -> psutil.Process:
+    """The runner of a rank: what it forks has its name too, until it takes one of its own."""
+    above = rank.family[0].parents()
+    return next(one for one in reversed(above) if name_of(one) == "runfold-runner")
+
+
+def actors_of(cluster: RayCluster, run: RayRun) -> set[str]:
+    """The actors of a run, by name: each has a runner, and a name of its own for ever."""
+    return {name for name in cluster.actors() if f"-{run.run}-" in name}
+
+
+def test_a_group_loses_a_node_and_the_others_keep_their_actors_and_runners(
+    cluster: RayCluster, service: Commands
+) -> None:
+    while len(cluster.nodes) < 3:
+        cluster.add()
+    run = RayRun(
+        service,
+        "keeps",
+        workers=3,
+        failure__max_failures=3,
+        scaling__placement_strategy="STRICT_SPREAD",
+        scaling__resources_per_worker__CPU=2,
+    )
+    before = run.ranks(1, count=3)
+    families = [process for rank in before for process in rank.family]
+    groups, actors, runners = cluster.groups(), actors_of(cluster, run), [runner_of(rank) for rank in before]
+    cluster.kill(cluster.called(before[1].node))
+    patiently(lambda: run.status["attempt"] == 2, lambda: run.status)
+    assert gone(families[::2]) == [], "no rank lives on: they stand and fall together"
+    assert "another place instead of that on" in str(run.status["waiting"])
+    kill_supervisor(service)
+    cluster.add()
+    again = run.ranks(2, count=3)
+    assert [again[0].node, again[2].node] == [before[0].node, before[2].node]
+    assert again[1].node not in {rank.node for rank in before}
+    assert [runner_of(again[0]), runner_of(again[2])] == [runners[0], runners[2]]
+    assert len(actors_of(cluster, run) & actors) == 2
+    assert cluster.groups() == groups, "Ray has put the lost bundle elsewhere: nothing was asked for beside it"
+    os.kill(runners[0].pid, signal.SIGKILL)
+    third = run.ranks(3, count=3)
+    assert [rank.node for rank in third] == [rank.node for rank in again], "on bundles that were there, on each node"
+    assert runner_of(third[2]) == runners[2]
+    assert "lost its place, and another is looked for" in run.story()
+    assert cluster.groups() == groups
+    status = run.ends()
+    assert (status["state"], status["attempt"]) == ("finished", 3)
     cluster.leaves_nothing()
 
 

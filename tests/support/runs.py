@@ -223,8 +223,8 @@ class Run:
 
     # --- the supervisor
 
-    def queued(self, ahead: int = 0, free: int = 0, needed: int = 2) -> Queued:
-        return self.number(Queued(**self._by_pool(), ahead=ahead, free=free, needed=needed))
+    def queued(self, ahead: int = 0, free: int = 0, needed: int = 2, *, contested: bool = False) -> Queued:
+        return self.number(Queued(**self._by_pool(), ahead=ahead, free=free, needed=needed, contested=contested))
 
     def placed(self, *slots: int, attempt: int | None = None) -> Placed:
         """So many slots on each node; without numbers, the ranks spread evenly."""
@@ -256,9 +256,9 @@ class Run:
     def cancelled(self, *nodes: str) -> PreemptionCancelled:
         return self.number(PreemptionCancelled(**self._by_pool(), nodes=nodes))
 
-    def place_again(self, number: int, node: str, slots: int) -> PlaceReplaced:
-        offer = PlaceOffer(node=node, slots=slots)
-        return self.number(PlaceReplaced(**self._by_pool(), place=number, offer=offer))
+    def place_again(self, number: int, node: str, slots: int, attempt: int | None = None) -> PlaceReplaced:
+        offer, left = PlaceOffer(node=node, slots=slots), {i: one.left for i, one in enumerate(self.group.places)}
+        return self.number(PlaceReplaced(**self._by_pool(attempt), place=number, offer=offer, left=left.get(number)))
 
     def released(self, attempt: int | None = None) -> Released:
         return self.number(Released(**self._by_pool(attempt)))
@@ -268,11 +268,11 @@ class Run:
 
     # --- runners
 
-    def ready(self, node: str = "local", port: int = 4711, offset_s: float = 0.0) -> RunnerReady:
-        base = self._by(node, None)
-        return self.number(
-            RunnerReady(**base, node=node, addr="127.0.0.1", port=port, clock_s=self.clock_s, clock_offset_s=offset_s)
-        )
+    def ready(
+        self, node: str = "local", port: int = 4711, offset_s: float = 0.0, attempt: int | None = None
+    ) -> RunnerReady:
+        said = RunnerReady(**self._by(node, attempt), node=node, addr="127.0.0.1", port=port, clock_s=self.clock_s)
+        return self.number(replace(said, clock_offset_s=offset_s))
 
     def started(
         self, rank: int, *, attempt: int | None = None, life: int | None = None, next_port: int = 4712

@@ -59,14 +59,14 @@ def test_given_a_notice_and_an_error_in_one_entry_then_the_notice_goes_first() -
     assert run.the(FailureDecided).budget == "worker"
 
 
-def test_given_preempting_when_the_deadline_is_over_then_the_preemption_budget_pays_and_new_places_are_found() -> None:
+def test_given_preempting_when_the_deadline_is_over_then_the_preemption_budget_pays_and_the_place_is_left() -> None:
     run = preempting().waits(30.0)
     decided = run.the(FailureDecided)
     assert (decided.failure.kind, decided.budget, decided.spent, decided.limit) == ("preempted", "preemption", 1, -1)
     assert "node-b failed first: Preempted: node-b taken back before the ranks were done" in decided.reason
-    assert run.path == ["preempting>restarting"]
-    run.says(run.released())
-    assert not run.the(AttemptStarted).kept
+    assert run.path == ["preempting>restarting", "restarting>scheduling"]
+    begun = run.the(AttemptStarted)
+    assert (begun.kept, begun.vacated) == (True, (1,))
     assert run.state.notice is None, "the notice that was acted on is over with its group"
 
 

@@ -46,7 +46,8 @@ def test_given_silence_when_it_is_a_loss_then_the_node_is_lost() -> None:
     run.says(silence("node-b", lost=True))
     decided = run.the(FailureDecided)
     assert (decided.failure.kind, decided.failure.node, decided.budget) == ("node", "node-b", "worker")
-    assert run.path == ["running>restarting"]
+    assert run.path == ["running>restarting", "restarting>scheduling"]
+    assert run.the(AttemptStarted).vacated == (1,)
     run.says(silence("node-b", lost=True))
     assert run.said == ()
 
@@ -141,8 +142,9 @@ def test_given_node_exclude_after_when_a_node_failed_that_often_then_later_attem
     config = FailureConfig(max_failures=-1, node_exclude_after=2)
     run = Run(2, nodes=TWO_NODES, failure=config).running()
     run.says(run.capacity(node_a=2, node_b=2, node_c=2))
-    run.says(run.runner_lost("node-b")).says(run.released()).running()
-    assert run.state.platform_failures == {"node-b": 1}
+    run.says(run.runner_lost("node-b")).says(run.place_again(1, "node-b", 1)).join("node-b", boot="b2")
+    run.says(run.ready("node-b", attempt=2)).starts()
+    assert (run.name, run.state.platform_failures) == ("running", {"node-b": 1})
     run.says(run.runner_lost("node-b"))
     excluded = run.the(NodeExcluded)
     assert (excluded.node, excluded.failures) == ("node-b", 2)
@@ -214,7 +216,7 @@ def test_given_a_passed_over_failure_when_another_kind_comes_then_it_is_asked_ab
 
 
 def test_policies_have_names_for_the_log() -> None:
-    assert DEFAULT.names == ("scaling:by-job", "failure:budgets")
+    assert DEFAULT.names == ("scaling:by-job", "failure:budgets", "places:mended")
 
 
 def test_a_headline_is_one_line_of_at_most_200_characters() -> None:

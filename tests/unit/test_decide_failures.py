@@ -278,14 +278,14 @@ def test_given_ended_attempts_when_their_ranks_are_said_to_have_ended_as_asked_t
 # --- where it starts again
 
 
-def test_given_a_lost_runner_when_running_then_the_group_is_released_and_placed_anew() -> None:
+def test_given_lost_runners_when_none_is_left_then_the_group_is_released_and_placed_anew() -> None:
     run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
-    run.says(run.runner_lost("node-b"))
+    run.says(run.runner_lost("node-b"), run.runner_lost("node-a"))
     decided = run.the(FailureDecided)
     assert (decided.failure.kind, decided.budget, decided.failure.rank) == ("runner", "worker", None)
-    assert "node-b failed first: RunnerLost: the runner ended by SIGKILL" in decided.reason
+    assert "node-a failed first: RunnerLost: the runner ended by SIGKILL" in decided.reason
     assert run.path == ["running>restarting"]
-    assert [rank.phase for rank in run.group.ranks] == ["running", "exited"]
+    assert [rank.phase for rank in run.group.ranks] == ["exited", "exited"]
     stop = assignment(run.state, run.head).stop
     assert stop is not None
     assert stop.grace_s == Timeouts().restart_grace_s
@@ -296,16 +296,16 @@ def test_given_a_lost_runner_when_running_then_the_group_is_released_and_placed_
     assert run.group.places == ()
 
 
-def test_given_a_user_failure_when_another_runner_is_gone_too_then_places_are_not_kept() -> None:
+def test_given_a_user_failure_when_another_runner_is_gone_too_then_its_place_is_not_kept() -> None:
     run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
     run.says(run.runner_lost("node-b"), run.failed(0))
     assert run.the(FailureDecided).failure.kind == "user"
-    assert run.path == ["running>restarting"]
+    assert run.the(AttemptStarted).vacated == (1,)
 
 
 def test_given_new_places_then_ranks_keep_their_node_where_it_is_still_there() -> None:
     run = Run(3, nodes=("node-a", "node-b", "node-c"), failure=FailureConfig(max_failures=1)).running()
-    run.says(run.runner_lost("node-a")).says(run.released())
+    run.says(*(run.runner_lost(node) for node in run.nodes)).says(run.released())
     run.nodes = ("node-b", "node-c", "node-d")
     run.join("node-d")
     run.lays_out()

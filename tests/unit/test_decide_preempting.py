@@ -72,13 +72,11 @@ def test_given_room_elsewhere_when_what_was_asked_for_is_committed_then_the_grou
     assert decided.failure.error.message == (
         "node-b will be taken back, checkpoint_000001_1 is committed, and the pool has room for the ranks elsewhere"
     )
-    assert run.path == ["preempting>restarting"]
-    run.says(run.released())
-    assert not run.the(AttemptStarted).kept
+    assert run.path == ["preempting>restarting", "restarting>scheduling"]
+    assert run.the(AttemptStarted).vacated == (1,)
     assert wanted(run).excluded_nodes == ("node-b",)
     assert (run.state.notice, run.state.away) == (None, ("node-b",))
-    run.nodes = ("node-a", "node-c")
-    run.join("node-c").lays_out().starts()
+    run.join("node-c").says(run.place_again(1, "node-c", 1)).says(run.ready("node-c")).starts()
     assert (run.name, work(run).checkpoint) == ("running", "checkpoint_000001_1")
 
 
@@ -88,21 +86,21 @@ def test_given_a_checkpoint_of_before_the_notice_when_it_is_committed_then_the_o
     run.says(run.noticed("node-b", within_s=60.0)).says(run.room(node_a=2))
     run.says(run.sealed("checkpoint_000000_1", node="node-a"))
     assert run.name == "preempting"
-    assert saves(run, 1).path == ["preempting>restarting"]
+    assert saves(run, 1).path == ["preempting>restarting", "restarting>scheduling"]
 
 
 def test_given_no_room_elsewhere_then_the_ranks_work_on_until_there_is() -> None:
     run = saves(preempting(room={"node_a": 1}), 1)
     assert run.name == "preempting"
     run.says(run.room(node_a=1, node_c=1))
-    assert run.path == ["preempting>restarting"]
+    assert run.path == ["preempting>restarting", "restarting>scheduling"]
 
 
 def test_given_a_pool_that_has_not_said_what_it_has_then_the_ranks_work_on_until_the_deadline() -> None:
     run = saves(preempting(), 1)
     assert run.name == "preempting"
     assert wanted(run).room_for == 2, "the pool is asked"
-    assert run.waits(60.0).path == ["preempting>restarting"]
+    assert run.waits(60.0).path == ["preempting>restarting", "restarting>scheduling"]
 
 
 def test_given_notices_that_come_together_then_the_new_group_waits_until_they_have() -> None:
@@ -129,9 +127,9 @@ def test_given_more_nodes_when_they_are_named_then_it_is_known_since_when_and_wh
 def test_given_a_rank_that_raises_and_room_elsewhere_then_the_group_does_not_keep_a_place_that_goes() -> None:
     run = preempting(room={"node_a": 2})
     run.says(run.failed(1))
-    assert "starting again on new places" in run.the(FailureDecided).reason
-    run.says(run.released())
-    assert not run.the(AttemptStarted).kept
+    lost = "restarting on the same places; node-b lost its place, and another is looked for"
+    assert run.the(FailureDecided).reason.endswith(lost)
+    assert run.the(AttemptStarted).vacated == (1,)
     assert wanted(run).excluded_nodes == ("node-b",)
 
 

@@ -7,8 +7,17 @@ from msgspec.structs import replace
 from runfold.events.assignment import Assignment, PlaceWanted
 from runfold.events.facts import PlaceOffer
 from runfold.events.transitions import RankLaid
-from runfold.workers.mending import GiveUp, Mend, waits_of
-from runfold.workers.placing import SEPARATOR, RunHere, RunnerHere, placing
+from runfold.workers.mending import Dismiss, GiveUp, Mend, waits_of
+from runfold.workers.placing import (
+    SEPARATOR,
+    Free,
+    RunHere,
+    RunnerHere,
+    SayLost,
+    SayReleased,
+    demand_of,
+    placing,
+)
 from runfold.workers.plan import Ordered, plan
 from runfold.workers.pools.local import Demand, Slots, Waiting
 
@@ -50,8 +59,11 @@ def test_for_a_place_that_was_left_another_is_asked_for_off_the_nodes_of_the_gro
         strategy="STRICT_PACK",
         mends=True,
         of="digits",
-        excluded=("node-a", "node-z"),
+        excluded=("node-a", "node-b", "node-z"),
     )
+    (_, step) = placing(assignment(), RunHere(held=1, runners=GONE), NOW).steps
+    assert isinstance(step, Mend)
+    assert step.demand.excluded == ("node-a", "node-z"), "where nothing of the group lives any more is as good as any"
 
 
 def test_it_is_asked_for_once_and_again_when_it_is_left_again() -> None:
@@ -181,3 +193,76 @@ def test_a_run_that_waits_for_several_places_waits_for_all_of_them() -> None:
         "digits": Waiting(ahead=0, free=1, needed=3),
         "other": Waiting(ahead=2, free=4, needed=8),
     }
+
+
+# --- a group that waits for its place
+
+
+def waiting(*left: int, attempt: int = 2) -> Assignment:
+    """A group of three places that has left some of them, and keeps the others."""
+    places = tuple(
+        PlaceWanted(node=f"node-{name}", slots=2, source=f"node-{name}", left=7 if i in left else None)
+        for i, name in enumerate("abc")
+    )
+    told = replace(assignment(), want="place", kept=True, attempt=attempt, num_workers=6, places=places, layout=())
+    return replace(told, excluded_nodes=())
+
+
+ON_ALL = (*GONE, RunnerHere(node="node-c"))
+
+
+def test_a_group_that_waits_has_its_turn_by_priority_and_says_what_it_is_whole() -> None:
+    gave_up, step = placing(waiting(1), RunHere(held=1, runners=ON_ALL), NOW).steps
+    assert gave_up == GiveUp(node="node-b")
+    assert isinstance(step, Mend)
+    assert (step.demand.mends, step.demand.whole) == (False, demand_of(waiting(1)))
+    assert step.demand.excluded == ("node-a", "node-c")
+    behind = replace(step.demand, run="digits/place-1", priority=0)
+    assert Demand(run="urgent", attempt=1, num_workers=1, resources={}, priority=1).order < behind.order
+
+
+def test_what_has_ended_on_a_place_that_was_left_is_no_loss() -> None:
+    """Nor is one that is gone from where nobody knows of a place; one on a place that is kept is."""
+    gone = tuple(RunnerHere(node=f"node-{name}", ended_s=1.0, signal=9, told=1) for name in "bcx")
+    here = RunHere(held=1, runners=(RunnerHere(node="node-a"), *gone), mended=((1, 7),))
+    steps = placing(waiting(1), here, NOW).steps
+    assert [step for step in steps if isinstance(step, SayLost)] == [SayLost(node="node-c", signal=9)]
+    assert GiveUp(node="node-x") in steps
+
+
+def test_no_other_place_is_asked_for_where_a_runner_of_the_group_lives() -> None:
+    """One that was left and ends, and one that was found for another place this instant."""
+    runners = (*ALIVE, RunnerHere(node="node-d"))
+    here = RunHere(held=1, runners=runners, granted=("node-d",), mended=((1, 7),))
+    (step,) = (step for step in placing(waiting(1, 2), here, NOW).steps if isinstance(step, Mend) and step.place == 2)
+    assert step.demand.excluded == ("node-a", "node-b", "node-d")
+
+
+def test_a_runner_on_a_place_of_which_the_log_never_heard_is_dismissed() -> None:
+    here = RunHere(held=1, runners=(*ON_ALL, RunnerHere(node="node-x")), mended=((1, 7),))
+    assert Dismiss(node="node-x") in placing(waiting(1), here, NOW).steps
+    granted = replace(here, granted=("node-x",))
+    assert Dismiss(node="node-x") not in placing(waiting(1), granted, NOW).steps, "the log hears of it soon"
+
+
+def test_a_search_goes_on_in_the_attempt_after() -> None:
+    here = RunHere(held=1, runners=ON_ALL[:1], mended=((1, 7),), mends_off={"digits/place-1": ("node-a", "node-c")})
+    lost = replace(here, runners=(ON_ALL[0], ON_ALL[2]))
+    assert placing(waiting(1, attempt=3), lost, NOW).steps == ()
+
+
+def test_who_only_asked_for_places_takes_that_back_when_the_run_is_over() -> None:
+    stop = replace(waiting(1), want="stop")
+    assert placing(stop, RunHere(mended=((1, 7),), runners=()), NOW).steps == (Free(), SayReleased())
+
+
+def test_places_of_one_run_are_on_nodes_of_their_own() -> None:
+    """Two that are found at once too: a runner speaks under the name of its node."""
+    slots = Slots({"node-a": {"CPU": 1.0}, "node-b": {"CPU": 4.0}})
+    whole = Demand(run="digits", attempt=1, num_workers=1, resources={"CPU": 1.0}, excluded=("node-b",))
+    slots.ask(whole)
+    slots.grant()
+    for number in (1, 2):
+        wish = replace(whole, run=f"digits/place-{number}", of="digits", excluded=("node-a",), whole=whole)
+        slots.ask(wish)
+    assert [one.demand.run for one in slots.grant()] == ["digits/place-1"]

@@ -1,5 +1,7 @@
 """What a runner does next: given an assignment and what runs here."""
 
+from msgspec.structs import replace
+
 from runfold.events.assignment import Assignment, PlaceWanted, StopOrder, Want, Work
 from runfold.events.config import Timeouts
 from runfold.events.transitions import RankLaid
@@ -121,3 +123,19 @@ def test_a_shorter_patience_counts_for_those_already_asked() -> None:
     word = Ordered(reason="now", grace_s=0.5)
     todo = asked(assignment("stop"), held(1, asked_s=99.0), ordered=word)
     assert ended(todo) == [(1, True)]
+
+
+def test_while_a_place_is_looked_for_the_ranks_of_before_end_and_the_runner_stays() -> None:
+    todo = asked(assignment("place", 2), held(1), held(2, asked_s=98.0))
+    assert ended(todo) == [(1, False), (2, True)]
+    assert todo.wake_at == 100.0 + GRACE_S
+    assert asked(assignment("place", 2), newest={1: (1, 1)}) == Plan()
+
+
+def test_a_runner_whose_place_was_left_leaves_it_also_while_another_is_looked_for() -> None:
+    told = assignment("place", 2)
+    other, mine = told.places
+    gone = replace(told, places=(other, replace(mine, left=7)))
+    assert asked(gone).steps == (Leave(reason="the group has left this place"),)
+    again = replace(told, places=(replace(mine, left=7), mine))
+    assert asked(again) == Plan(), "it is the one on the place that was found instead"

@@ -185,3 +185,48 @@ def test_only_the_nodes_of_this_machine_go_with_it(said: Said) -> None:
         return made.is_here("a"), made.is_here("b")
 
     assert asyncio.run(both()) == (True, False)
+
+
+async def has(said: Said, pool: RayPool, run: str, workers: int, *where: str) -> None:
+    """A run holds places on these nodes."""
+    pool.book.ask(demand(run, workers))
+    await until(lambda: run in said.ready)
+    said.where = [*where]
+    said.ready[run].set_result(None)
+    await until(lambda: [one.demand.run for one in pool.book.grant()] == [run])
+
+
+async def test_a_place_that_lost_its_runner_alone_has_the_bundles_that_are_there(said: Said, pool: RayPool) -> None:
+    await has(said, pool, "x", 4, "id-a", "id-a", "id-b", "id-b")
+    said.unused = {"id-a": {"CPU": 0.0}, "id-b": {"CPU": 0.0}}
+    await until(lambda: pool.book.free == 0)
+    pool.book.ask(demand("x/place-1", 2, strategy="STRICT_PACK", excluded=("a",), of="x"))
+    granted: list[str] = []
+
+    def found() -> bool:
+        granted.extend(place.node for one in pool.book.grant() for place in one.places)
+        return bool(granted)
+
+    await until(found)
+    assert (granted, [run for run, _ in said.asked]) == (["b"], ["x"])
+    assert pool.book.reserved["x/place-1"].on("id-b") == [2, 3]
+    assert pool.book.room(demand("x", 4)).fits == 4, "what was lent counts once"
+    pool.book.release("x")
+    await until(lambda: "x" in said.removed)
+    assert not pool.book.reserved
+
+
+async def test_a_place_on_a_node_out_of_reach_is_not_had_again(said: Said, pool: RayPool) -> None:
+    """Ray still has the node; it is waited for Ray's word that it is gone, and where its bundles are put."""
+    await has(said, pool, "x", 2, "id-a", "id-b")
+    pool.book.suspect("b")
+    pool.book.ask(demand("x/place-1", 1, strategy="STRICT_PACK", excluded=("a",), of="x"))
+    said.all, said.where = [node("a"), node("c")], ["id-a", "id-c"]
+    granted: list[str] = []
+
+    def found() -> bool:
+        granted.extend(place.node for one in pool.book.grant() for place in one.places)
+        return bool(granted)
+
+    await until(found)
+    assert (granted, [run for run, _ in said.asked]) == (["c"], ["x"])

@@ -26,8 +26,9 @@ class Demand(Value, frozen=True, kw_only=True):
 
     `selectors` say which nodes they may stand on, by label: one for all ranks, or one for each (see `labels`).
     `accelerator_type` is one that a cluster knows of its nodes, `prepared` what it is to prepare there, by name.
-    `mends`: it is for another place of a group at work, that of the run `of`. `slice`: the kind of TPU slices that the
-    ranks come in, whole; they are to be had within `start_within_s` of its turn.
+    `mends`: it is for another place of a group at work, that of the run `of`; `whole`: of one that waits for it, which
+    is this. `slice`: the kind of TPU slices that the ranks come in, whole; they are to be had within `start_within_s`
+    of its turn.
     """
 
     run: str
@@ -45,6 +46,7 @@ class Demand(Value, frozen=True, kw_only=True):
     prepared: tuple[str, ...] = ()
     slice: Slice | None = None
     start_within_s: float = 60.0
+    whole: Demand | None = None
 
     @property
     def holder(self) -> str:
@@ -63,13 +65,15 @@ class Demand(Value, frozen=True, kw_only=True):
 class Waiting(Value, frozen=True, kw_only=True):
     """How a run waits: runs ahead of it, CPUs free and needed (rounded down and up).
 
-    `what` it waits for, in words, where that is not CPUs.
+    `what` it waits for, in words, where that is not CPUs. `contested`: the places that its group keeps meanwhile are of
+    use to others that wait, or it could be placed whole.
     """
 
     ahead: int
     free: int
     needed: int
     what: str = ""
+    contested: bool = False
 
 
 class Granted(Value, frozen=True, kw_only=True):
@@ -160,7 +164,8 @@ class Slots:
             if demand.run in self._held:  # from an earlier attempt
                 break
             need = _exact(demand.resources)
-            usable = {node: free for node, free in self._free.items() if node not in demand.excluded}
+            off = {*demand.excluded, *(place.node for place in self._places_beside(demand))}
+            usable = {node: free for node, free in self._free.items() if node not in off}
             places = _fit(usable, need, demand, self._labels)
             if places is None:
                 if self._waits_for_nodes(demand, need):
@@ -172,6 +177,11 @@ class Slots:
             granted.append(Granted(demand=demand, places=places))
             self._note(granted[-1])
         return granted
+
+    def _places_beside(self, demand: Demand) -> tuple[PlaceOffer, ...]:
+        """Return the other places of a run that wants one more: it has one on each node."""
+        held = self._held.get(demand.of)
+        return held.places if held is not None else ()
 
     def _note(self, granted: Granted) -> None:
         """Note who holds what: another place of a group at work is held as its first ones are."""
@@ -186,9 +196,23 @@ class Slots:
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
         return {
-            demand.run: Waiting(ahead=ahead, free=self._free_for(demand), needed=_rounded_up(demand))
+            demand.run: Waiting(
+                ahead=ahead,
+                free=self._free_for(demand),
+                needed=_rounded_up(demand),
+                contested=demand.whole is not None and self._is_contested(demand.whole),
+            )
             for ahead, demand in enumerate(self._queue())
         }
+
+    def _is_contested(self, whole: Demand) -> bool:
+        """Whether a group should not keep its places for long that waits for one: see `Waiting`."""
+        for other in self._waiting.values():
+            if other.holder != whole.run and not self._waits_for_nodes(other, _exact(other.resources)):
+                return True
+        own = self._free_with_own(whole)
+        usable = {node: free for node, free in own.items() if node not in whole.excluded}
+        return _fit(usable, _exact(whole.resources), whole, self._labels) is not None
 
     def _waits_for_nodes(self, demand: Demand, need: Mapping[str, int]) -> bool:
         """Whether a demand could not be met by the nodes that it may use if they all stood empty."""

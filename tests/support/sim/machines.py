@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from runfold.controller.host import Setting
 from runfold.controller.leases import NameTaken
 from runfold.controller.main import host_runs
+from runfold.controller.policies import DEFAULT
 from runfold.controller.ports import Unavailable
 from runfold.controller.seed import Identity
 from runfold.events.conclusions import Decider
@@ -29,7 +30,7 @@ from support.sim.world import USER, World
 ASK_AGAIN_S: Final = 1.0
 START_AGAIN_S: Final = 0.1
 USER_TIMEOUT_S: Final = 2.0
-DECIDER: Final = Decider(version="simulated")
+DECIDER: Final = Decider(version="simulated", policies=DEFAULT.names)
 
 
 class ControllerSeat:

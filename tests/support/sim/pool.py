@@ -37,6 +37,7 @@ class Watched:
         self.node = runner.node
         self.pid = runner.pid
         self.told = 0
+        self.secret = b""
         self._who, self._on_end, self._found = who, on_end, found
         self._ended_s: float | None = None
         self._kill_at: float | None = None

@@ -27,6 +27,7 @@ from runfold.workers.pools.ray.library import (
     RayNode,
     bad_selector,
 )
+from runfold.workers.pools.ray.moving import Look, found_again
 from runfold.workers.pools.ray.slicing import SlicesNotHad, Slicing, asked
 from runfold.workers.pools.room import Room
 
@@ -78,8 +79,8 @@ class RayBook:
         """Take a node for gone although the cluster has it still: nothing answers there."""
         self._suspected_s[name] = time.monotonic()
 
-    def _is_suspect(self, name: str | None) -> bool:
-        return name is not None and time.monotonic() < self._suspected_s.get(name, -SUSPECT_MAX_S) + SUSPECT_MAX_S
+    def _is_suspect(self, name: str) -> bool:
+        return time.monotonic() < self._suspected_s.get(name, -SUSPECT_MAX_S) + SUSPECT_MAX_S
 
     def node(self, name: str) -> RayNode | None:
         """Return a node by its name, alive or not."""
@@ -213,9 +214,23 @@ class RayBook:
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
         return {
-            demand.run: Waiting(ahead=ahead, free=self.free, needed=cpus_of(demand), what=self._slices_words(demand))
+            demand.run: Waiting(
+                ahead=ahead,
+                free=self.free,
+                needed=cpus_of(demand),
+                what=self._slices_words(demand),
+                contested=demand.whole is not None and self._is_contested(demand.whole),
+            )
             for ahead, demand in enumerate(self._queue())
         }
+
+    def _is_contested(self, whole: Demand) -> bool:
+        """Whether a group should not keep its places for long that waits for one: see `Waiting`."""
+        if not all(self._waits_for_nodes(other) for other in self._waiting.values() if other.holder != whole.run):
+            return True
+        nodes = {name: node for name, node in self._cluster.nodes.items() if name not in whole.excluded}
+        room = room_on(nodes, {name: self._free_for(whole, name) for name in nodes}, whole)
+        return room.fits is not None and room.fits >= whole.num_workers
 
     def _slices_words(self, demand: Demand) -> str:
         kind = slices.slices_of(demand)
@@ -331,35 +346,26 @@ class RayBook:
         await asyncio.sleep(RETRY_S)
 
     async def _moved(self, demand: Demand) -> bool:
-        """Have another place for one whose node is gone, where Ray puts the bundles that were there.
+        """Have another place of the run's own bundles; False where there is none among them."""
+        whole = self.reserved.get(demand.of)
+        if whole is None:
+            return False
 
-        False where that is no place for it: the node is still there, or they were put where the group is already.
-        """
-        run, _, other = demand.run.partition(SEPARATOR)
-        whole = self.reserved.get(run)
-        while other.startswith(PREFIX) and whole is not None:
+        def look() -> Look:
             names = [self.name_of(node) for node in whole.bundles]
-            gone = [index for index, name in enumerate(names) if name not in self._cluster.nodes]
-            if len(gone) < demand.num_workers:
-                if not any(map(self._is_suspect, names)):
-                    return False
-                await asyncio.sleep(RETRY_S)
-                continue
-            where = await self._ray.bundles(whole.group)
-            on = {index: self.name_of(node) for index in gone if (node := where[index]) is not None}
-            there = {index: name for index, name in on.items() if name in self._cluster.nodes}
-            for name, count in Counter(there.values()).items():
-                if count >= demand.num_workers and name not in {*demand.excluded, *self._cluster.leaving}:
-                    self._lend(demand, whole, [index for index in there if there[index] == name], str(name))
-                    return True
-            if len(there) == len(gone):
-                return False
-            await asyncio.sleep(RETRY_S)
-        return False
+            there = self._cluster.nodes.keys()
+            usable = there - {*demand.excluded, *self._cluster.leaving}
+            return Look(names, there, usable, [name for name in names if name and self._is_suspect(name)])
+
+        async def where() -> list[str | None]:
+            return [node and self.name_of(node) for node in await self._ray.bundles(whole.group)]
+
+        if (found := await found_again(demand.num_workers, look, where)) is not None:
+            self._lend(demand, whole, *found)
+        return found is not None
 
     def _lend(self, demand: Demand, whole: Reserved, moved: list[int], name: str) -> None:
         number = self._cluster.nodes[name].id
-        moved = moved[: demand.num_workers]
         for index in moved:
             whole.bundles[index] = number
         bundles = [number if index in moved else "" for index in range(len(whole.bundles))]
