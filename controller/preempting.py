@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from runfold.controller.effects import awaits_cause
 from runfold.controller.elsewhere import has_room
 from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
@@ -83,7 +84,7 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     if group.over and not failures:
         return finished(state, group)
     reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
-    if not reclaims and (failures := failures or too_late(state, group)):
+    if not reclaims and not awaits_cause(state, failures) and (failures := failures or too_late(state, group)):
         return fail(state, failures, policies)
     nodes = taken(state, group)
     if not nodes and not reclaims:

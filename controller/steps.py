@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
+from runfold.controller.effects import awaits_cause
 from runfold.controller.failing import open_failures, timed_out
 from runfold.controller.gating import arguments_of, before_attempt, before_layout, passed, selector_of
 from runfold.controller.gating import failed as gate_failed
@@ -195,6 +196,8 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
         return finished(state, group)
     if state.notice is not None and (nodes := taken(state, group)):
         return (preempt(state, nodes, state.notice.reason),)
+    if awaits_cause(state, failures):
+        return ()
     if failures := failures or too_late(state, group):
         return fail(state, failures, policies)
     return bring_back(state, group) or resize(state, group, policies)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runfold.controller.effects import CAUSE_AWAITED_MAX_S, cause_deadline
 from runfold.controller.elastic import size_timer
 from runfold.events.edges import GROUP_AT_WORK, state_name
 from runfold.events.state import Preempting, Rescheduling, Restarting, Running, Scheduling, ShuttingDown
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 def timeouts(state: RunState) -> dict[str, TimeoutStatus]:
     """Return every timeout that may bring something about now."""
-    return {**_of_phase(state), **_of_size(state), **_of_silence(state), **_of_ranks(state), **_of_tasks(state)}
+    parts = (_of_phase, _of_size, _of_cause, _of_silence, _of_ranks, _of_tasks)
+    return {name: said for part in parts for name, said in part(state).items()}
 
 
 def _of_phase(state: RunState) -> dict[str, TimeoutStatus]:
@@ -44,6 +46,12 @@ def _of_size(state: RunState) -> dict[str, TimeoutStatus]:
         limit_s = state.job.scaling.elastic_resize_monitor_interval_s
         return {"elastic_resize_monitor_interval_s": TimeoutStatus(limit_s=limit_s, due_t=due_t)}
     return {}
+
+
+def _of_cause(state: RunState) -> dict[str, TimeoutStatus]:
+    """Broken connections wait for what broke them."""
+    due_t = cause_deadline(state)
+    return {} if due_t is None else {"cause_awaited_max_s": TimeoutStatus(limit_s=CAUSE_AWAITED_MAX_S, due_t=due_t)}
 
 
 def _of_silence(state: RunState) -> dict[str, TimeoutStatus]:

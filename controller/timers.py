@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runfold.controller.effects import cause_deadline
 from runfold.controller.elastic import size_timer
 from runfold.events.conclusions import TimerFired
 from runfold.events.timing import deadline, final_deadline, gathering_deadline, replica_timers, task_deadline
@@ -37,6 +38,7 @@ def running_timers(state: RunState) -> tuple[tuple[Timer, float], ...]:
         ("checkpoint", checkpoint_t),
         ("task", task_t),
         ("final", final_t),
+        ("cause", cause_deadline(state)),
     )
     running = [timer for timer in (phase, size_timer(state)) if timer is not None]
     return (*running, *((timer, due_t) for timer, due_t in others if due_t is not None))

@@ -22,6 +22,7 @@ Timer = Literal[
     "resize",
     "replica",
     "replica_backoff",
+    "cause",
 ]
 
 

@@ -315,7 +315,7 @@ def _fired(draft: Draft, item: TimerFired) -> None:
         draft.now = replace(draft.now, checkpoints=checkpoints)
     elif item.timer == "task":
         draft.now = replace(draft.now, tasks=timed_out(draft.now.tasks, item.deadline_t, draft.cause))
-    elif item.timer in OF_SIZE or item.timer == "replica_backoff":
+    elif item.timer in OF_SIZE or item.timer in ("replica_backoff", "cause"):
         pass  # the time is over, which is all that its waiting was for
     elif item.timer == "replica":
         if (item.timer, item.deadline_t) in replica_timers(draft.state):

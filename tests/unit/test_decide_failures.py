@@ -3,7 +3,10 @@
 import pytest
 
 from runfold.controller.assignment import assignment
+from runfold.controller.effects import CAUSE_AWAITED_MAX_S
 from runfold.controller.status import status
+from runfold.controller.timeouts import timeouts
+from runfold.controller.timers import running_timers
 from runfold.events.conclusions import SilenceConcluded
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
@@ -189,8 +192,9 @@ def test_given_more_failures_than_are_kept_in_full_then_all_are_counted() -> Non
 def test_given_a_decided_failure_when_its_cause_is_told_late_then_the_first_cause_is_revised() -> None:
     run = Run(2, failure=FailureConfig(max_failures=3)).running()
     run.says(run.failed(0, "connection reset", "peer"))
+    run.waits(CAUSE_AWAITED_MAX_S)
     assert run.state.attempt == 2
-    run.says(run.failed(1, "the real one", attempt=1, ago_s=0.15))
+    run.says(run.failed(1, "the real one", attempt=1, ago_s=CAUSE_AWAITED_MAX_S + 0.15))
     revised = run.the(FirstCauseRevised)
     assert (revised.failure.rank, revised.was.rank) == (1, 0)
     assert "the real one; it came before what was taken for the first cause" in revised.reason
@@ -206,10 +210,10 @@ def test_given_a_decided_failure_when_its_cause_is_told_late_then_the_first_caus
 def test_given_broken_connections_when_the_loss_behind_them_is_seen_a_moment_later_then_it_is_the_first_cause() -> None:
     run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
     run.says(run.failed(0, "connection reset", "peer"))
-    assert run.the(FailureDecided).failure.kind == "peer"
-    run.says(run.runner_lost("node-b", attempt=1))
-    revised = run.the(FirstCauseRevised)
-    assert (revised.failure.kind, revised.failure.node, revised.was.kind) == ("runner", "node-b", "peer")
+    assert run.none(FailureDecided)
+    run.says(run.runner_lost("node-b"))
+    failure = run.the(FailureDecided).failure
+    assert (failure.kind, failure.node) == ("runner", "node-b")
     assert run.state.budgets["worker"].spent == 1
 
 
@@ -217,18 +221,40 @@ def test_given_broken_connections_when_the_loss_behind_them_is_seen_a_moment_lat
 def test_given_broken_connections_when_a_rank_turns_out_to_have_ended_then_that_is_the_first_cause(
     code: int | None, signal: int | None, kind: str
 ) -> None:
-    run = Run(2, failure=FailureConfig(max_failures=1)).running()
+    run = Run(3, failure=FailureConfig(max_failures=1)).running()
     run.says(run.failed(0, "connection reset", "peer"))
-    run.says(run.exited(1, code, signal=signal, attempt=1))
-    revised = run.the(FirstCauseRevised)
-    assert (revised.failure.kind, revised.failure.rank, revised.was.rank) == (kind, 1, 0)
-    run.says(run.exited(0, 1, asked=True, attempt=1))
-    assert run.none(FirstCauseRevised)
+    assert run.none(FailureDecided)
+    run.says(run.exited(1, code, signal=signal))
+    failure = run.the(FailureDecided).failure
+    assert (failure.kind, failure.rank) == (kind, 1)
+
+
+def test_given_broken_connections_when_nobody_says_what_broke_them_then_they_are_decided_upon_in_the_end() -> None:
+    run = Run(3, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0, "connection reset", "peer"))
+    due_t = dict(running_timers(run.state))["cause"]
+    assert due_t == pytest.approx(run.state.t + CAUSE_AWAITED_MAX_S)
+    assert timeouts(run.state)["cause_awaited_max_s"].due_t == due_t
+    run.says(run.failed(2, "connection reset", "peer"), after_s=CAUSE_AWAITED_MAX_S - 1.0)
+    assert run.none(FailureDecided)
+    assert dict(running_timers(run.state))["cause"] == due_t
+    run.waits(1.0)
+    assert (run.the(FailureDecided).failure.kind, run.the(FailureDecided).failure.rank) == ("peer", 0)
+    assert "cause" not in dict(running_timers(run.state))
+
+
+def test_given_broken_connections_when_every_rank_has_told_of_them_then_nobody_is_waited_for() -> None:
+    run = Run(2, failure=FailureConfig(max_failures=1)).running()
+    run.says(run.failed(0, "they called different collectives", "peer"))
+    assert run.none(FailureDecided)
+    run.says(run.failed(1, "they called different collectives", "peer"))
+    assert run.the(FailureDecided).failure.kind == "peer"
 
 
 def test_given_broken_connections_when_a_loss_is_seen_much_later_then_it_is_not_what_broke_them() -> None:
     run = Run(2, nodes=TWO_NODES, failure=FailureConfig(max_failures=1)).running()
     run.says(run.failed(0, "connection reset", "peer"))
+    run.waits(CAUSE_AWAITED_MAX_S)
     run.says(run.runner_lost("node-b", attempt=1), after_s=6.0)
     assert run.none(FirstCauseRevised)
 
@@ -248,6 +274,7 @@ def test_given_broken_connections_when_a_node_turns_out_to_be_silent_since_befor
 def test_given_a_decided_failure_when_something_fails_after_it_then_that_revises_nothing() -> None:
     run = Run(2, failure=FailureConfig(max_failures=3)).running()
     run.says(run.failed(0, "connection reset", "peer"))
+    run.waits(CAUSE_AWAITED_MAX_S)
     run.says(run.failed(1, "cut off by the restart", attempt=1))
     assert run.none(FirstCauseRevised)
     assert len(run.state.late) == 1
