@@ -42,6 +42,13 @@ async def trained(world: MemoryWorld, reports: int = 3) -> tuple[MemoryRun, Grou
     return one, group
 
 
+def snapshot_of(one: MemoryRun, state: RunState, **changes: object) -> StateSnapshot:
+    """This state as it is kept after the newest entry of a run's log."""
+    head = Head(n=state.n, hash=hash_entry(one.log.log.messages[-1]))
+    kept = StateSnapshot(fold=fold_version("0"), run="digits-1", sequence=len(one.log.entries), head=head, state=state)
+    return msgspec.structs.replace(kept, **changes)
+
+
 def report(group: Group, index: int) -> None:
     group.runner.say(group.runner.fact(Reported, rank=0, life=1, index=index, metrics={"index": index}))
 
@@ -217,14 +224,13 @@ def test_a_snapshot_that_is_not_what_it_should_be_is_ignored(kind: str) -> None:
     async def story() -> None:
         world = MemoryWorld()
         one, _ = await trained(world)
-        state, data = fold_all(one.log.entries), one.log.log.messages[-1]
-        snapshot = StateSnapshot(
-            fold="0/abc" if kind == "other fold" else fold_version("0"),
-            run="digits-2" if kind == "other run" else "digits-1",
-            sequence=len(one.log.entries),
-            head=Head(n=state.n, hash="0" * 64 if kind == "other entry" else hash_entry(data)),
-            state=with_index(state, 77),
-        )
+        state = fold_all(one.log.entries)
+        changes: dict[str, dict[str, object]] = {
+            "other fold": {"fold": "0/abc"},
+            "other run": {"run": "digits-2"},
+            "other entry": {"head": Head(n=state.n, hash="0" * 64)},
+        }
+        snapshot = snapshot_of(one, with_index(state, 77), **changes.get(kind, {}))
         one.snapshots.kept[TAIL] = b"{" if kind == "unreadable" else msgspec.json.encode(snapshot)
         async with hosting(world):
             now = await shown(one, lambda now: now.epoch == 2)
@@ -238,14 +244,7 @@ def test_a_snapshot_that_is_what_it_should_be_is_believed() -> None:
         world = MemoryWorld()
         one, _ = await trained(world)
         state = fold_all(one.log.entries)
-        snapshot = StateSnapshot(
-            fold=fold_version("0"),
-            run="digits-1",
-            sequence=len(one.log.entries),
-            head=Head(n=state.n, hash=hash_entry(one.log.log.messages[-1])),
-            state=with_index(state, 77),
-        )
-        one.snapshots.kept[TAIL] = msgspec.json.encode(snapshot)
+        one.snapshots.kept[TAIL] = msgspec.json.encode(snapshot_of(one, with_index(state, 77)))
         async with hosting(world):
             now = await shown(one, lambda now: now.epoch == 2)
             assert (now.quarantined, now.ranks[0].index) == (None, 77)
@@ -266,14 +265,7 @@ def test_damage_before_a_snapshot_is_found_while_the_run_goes_on() -> None:
         world = MemoryWorld()
         one, _ = await trained(world)
         state = fold_all(one.log.entries)
-        snapshot = StateSnapshot(
-            fold=fold_version("0"),
-            run="digits-1",
-            sequence=len(one.log.entries),
-            head=Head(n=state.n, hash=hash_entry(one.log.log.messages[-1])),
-            state=state,
-        )
-        one.snapshots.kept[TAIL] = msgspec.json.encode(snapshot)
+        one.snapshots.kept[TAIL] = msgspec.json.encode(snapshot_of(one, state))
         world.store.rewrite(3, changed(one.log.log.messages[2]))
         async with hosting(world):
             marked = await shown(one, lambda now: now.quarantined is not None)

@@ -24,7 +24,7 @@ from runfold.workers.session import CheckpointUploadMode
 from runfold.workers.waits import taken
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ASYNC, NO_UPLOAD = CheckpointUploadMode.ASYNC, CheckpointUploadMode.NO_UPLOAD
 PATIENCE_S = 30.0
@@ -159,21 +159,26 @@ def test_order_is_kept_whatever_the_mode(rank: Rank, gate: threading.Event) -> N
     assert (rank.folder / "c").exists()
 
 
-def test_only_so_many_uploads_wait(tmp_path: Path, gate: threading.Event) -> None:
-    rank = Rank(tmp_path, upload_queue_max=1)
-    session.report({}, checkpoint=rank.saved(name="a"), checkpoint_upload_mode=ASYNC)
+def waits_for(gate: threading.Event, call: Callable[[], None]) -> None:
+    """See that a call of the rank's does not return before the gate is open, and does then."""
     done = threading.Event()
 
-    def second() -> None:
-        session.report({}, checkpoint=rank.saved(name="b"), checkpoint_upload_mode=ASYNC)
+    def calls() -> None:
+        call()
         done.set()
 
-    thread = threading.Thread(target=second)
+    thread = threading.Thread(target=calls)
     thread.start()
     assert not done.wait(0.1)
     gate.set()
     assert done.wait(PATIENCE_S)
     thread.join(PATIENCE_S)
+
+
+def test_only_so_many_uploads_wait(tmp_path: Path, gate: threading.Event) -> None:
+    rank = Rank(tmp_path, upload_queue_max=1)
+    session.report({}, checkpoint=rank.saved(name="a"), checkpoint_upload_mode=ASYNC)
+    waits_for(gate, lambda: session.report({}, checkpoint=rank.saved(name="b"), checkpoint_upload_mode=ASYNC))
     rank.session.finish()
     rank.close()
 
@@ -185,18 +190,7 @@ def test_so_many_reports_wait_behind_an_upload_and_none_is_lost(
     session.report({"k": 0}, checkpoint=rank.saved(), checkpoint_upload_mode=ASYNC)
     for k in (1, 2):
         session.report({"k": k})
-    done = threading.Event()
-
-    def fourth() -> None:
-        session.report({"k": 3})
-        done.set()
-
-    thread = threading.Thread(target=fourth)
-    thread.start()
-    assert not done.wait(0.1)
-    gate.set()
-    assert done.wait(PATIENCE_S)
-    thread.join(PATIENCE_S)
+    waits_for(gate, lambda: session.report({"k": 3}))
     rank.session.finish()
     told = [rank.report() for _ in range(4)]
     assert [(one.index, one.metrics) for one in told] == [(k, {"k": k}) for k in range(4)]
