@@ -122,7 +122,8 @@ def _room_for(state: RunState) -> int:
     """Return for how many ranks the run wants to know what there is room for; 0: nothing here depends on it."""
     job = state.job
     asks = job.scaling.elastic or job.failure.node_exclude_after is not None or state.notice is not None
-    return job.scaling.max_workers if asks else 0
+    waits = state.group is not None and any(place.left is not None for place in state.group.places)
+    return job.scaling.max_workers if asks or waits else 0
 
 
 def _places(state: RunState) -> tuple[PlaceWanted, ...]:

@@ -10,16 +10,17 @@ from runfold.controller.budgets import backoff_s
 from runfold.controller.elastic import can_do_without, keeps_its_size
 from runfold.controller.looking import hangs
 from runfold.controller.places import kept_without, waits_on_places, what_is_kept
+from runfold.controller.policies import Choice
 from runfold.controller.replicas import failing, replacing_words, vacated
 from runfold.controller.words import listed
 from runfold.events.base import relative
 from runfold.events.edges import state_name
-from runfold.events.failures import ErrorInfo, Failure, cause_key, first_cause
+from runfold.events.failures import NO_OTHER_PLACE, ErrorInfo, Failure, cause_key, first_cause
 from runfold.events.state import Preempting, Scheduling
 from runfold.events.transitions import FailureDecided, FirstCauseRevised, NodeExcluded, StateChanged
 
 if TYPE_CHECKING:
-    from runfold.controller.policies import Choice, Policies
+    from runfold.controller.policies import Policies
     from runfold.events.base import Cause
     from runfold.events.failures import FailureKind
     from runfold.events.state import Group, RunState
@@ -133,7 +134,7 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
     first = first_cause(failures)
     if first is None or state.group is None:
         return ()
-    choice = policies.failure.choose(state, first)
+    choice = _paid(first) or policies.failure.choose(state, first)
     others = max(state.group.failed, len(failures)) - 1
     wait_s = backoff_s(state, choice.budget, choice.spent)
     replicas = failing(state, failures) if choice.decision == "retry" else ()
@@ -169,6 +170,13 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
         reason=reason,
     )
     return (decided, again)
+
+
+def _paid(failure: Failure) -> Choice | None:
+    """Return what is done about ranks that find no other place: beginning again costs nothing beyond their loss."""
+    if failure.kind != "placement" or failure.error.type != NO_OTHER_PLACE:
+        return None
+    return Choice(decision="retry", reason="nothing more is spent: the loss was counted")
 
 
 def _on_elsewhere(state: RunState, cause: Cause, reason: str) -> StateChanged:

@@ -246,7 +246,7 @@ def _retain(state: RunState) -> tuple[AnyTransition, ...]:
 def _clear(state: RunState) -> tuple[AnyTransition, ...]:
     """Delete what will never be whole, once nobody can write to it: the runner sees to that."""
     group = state.group
-    if group is None or not group.layout:
+    if group is None or not group.ranks:
         return ()
     names = list(state.checkpoints.leftovers)
     if isinstance(state.phase, _STOPPING):

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from runfold.controller.effects import awaits_cause
-from runfold.controller.elsewhere import has_room
+from runfold.controller.elsewhere import can_mend, has_room
 from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
-from runfold.controller.replicas import bring_back, failing, size_of, too_late
+from runfold.controller.replicas import bring_back, failing, size_of, too_late, vacated
 from runfold.controller.words import because, listed
 from runfold.events.assignment import NodesTaken
 from runfold.events.base import relative
@@ -24,6 +24,7 @@ from runfold.events.transitions import StateChanged
 if TYPE_CHECKING:
     from runfold.controller.moves import Step
     from runfold.controller.policies import Policies
+    from runfold.events.failures import Failure
     from runfold.events.state import Group, RunState
 
 
@@ -98,8 +99,10 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     each = nodes if size_of(state) is not None else nodes[:1]
     if fired and not group.over:
         return fail(state, (*failures, *(reclaimed(state, phase, fired[0].cause, node) for node in each)), policies)
-    if nodes and not group.over and _has_saved(state, phase) and has_room(state):
-        return fail(state, (*failures, *(saved(state, phase, node) for node in each)), policies)
+    if nodes and not group.over and _has_saved(state, phase):
+        leaving = (*failures, *(saved(state, phase, node) for node in each))
+        if _can_leave(state, group, leaving):
+            return fail(state, leaving, policies)
     if reclaims and failing(state, failures):
         return fail(state, failures, policies)
     return fail(state, failures, policies) if group.over else bring_back(state, group)
@@ -110,10 +113,16 @@ def _has_saved(state: RunState, phase: Preempting) -> bool:
     return state.checkpoint is not None and state.checkpoint.index > phase.after
 
 
+def _can_leave(state: RunState, group: Group, failures: tuple[Failure, ...]) -> bool:
+    """Whether there is room for what goes on elsewhere: for the places of groups that are replaced, or for all."""
+    replicas = failing(state, failures)
+    return can_mend(state, group, vacated(state, failures, replicas)) if replicas else has_room(state)
+
+
 def _differs(state: RunState, phase: Preempting, nodes: tuple[str, ...]) -> bool:
     notice = state.notice
     deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else phase.deadline_t
-    named = frozenset(notice.nodes) if notice is not None else frozenset()
+    named = frozenset(notice.nodes if notice is not None else ())
     return deadline_t != phase.deadline_t or not named >= frozenset(phase.nodes) >= frozenset(nodes)
 
 

@@ -10,11 +10,20 @@ from runfold.controller.words import listed, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
 from runfold.events.failures import ErrorInfo, Failure
-from runfold.events.replicas import REPLACED_IN, find_replica, hit_by, is_done, members, replica_size, started
+from runfold.events.replicas import (
+    REPLACED_IN,
+    find_replica,
+    hit_by,
+    is_done,
+    members,
+    replica_size,
+    started,
+    waits_for_place,
+)
 from runfold.events.transitions import ReplicaGroupReplaced
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from runfold.events.base import Cause
     from runfold.events.replicas import Replica
@@ -49,17 +58,23 @@ def failing(state: RunState, failures: tuple[Failure, ...]) -> tuple[int, ...]:
     return () if any(_lights(group, group.places[i]) for i in left) else tuple(sorted(hit))
 
 
-def vacated(state: RunState, failures: tuple[Failure, ...], replicas: Iterable[int]) -> tuple[int, ...]:
+def vacated(state: RunState, failures: tuple[Failure, ...], replicas: Collection[int]) -> tuple[int, ...]:
     """Return the places of these replica groups, by number, that are gone with the failures, or about to be."""
     group, size = state.group, size_of(state)
     if group is None or size is None:
         return ()
     taken = {failure.node for failure in failures if failure.kind == "preempted"}
+    here = [(i, group.places[i]) for i in _places(group, replicas, size) if group.places[i].left is None]
     if taken and state.notice is not None:
-        taken.update(state.notice.nodes)  # also where its other ranks had returned: they begin again with it
-    here = ((i, group.places[i]) for i in _places(group, replicas, size) if group.places[i].left is None)
+        # Also where other ranks of theirs had returned, which begin again with them; but not from under others.
+        shared = {laid.place for laid in group.layout if not _is_over(group, laid.rank // size, replicas, size)}
+        taken.update(place.node for i, place in here if place.node in state.notice.nodes and i not in shared)
     late = any(failure.kind == "start_timeout" for failure in failures)
     return tuple(i for i, place in here if place.lost or place.node in taken or (late and place.ready is None))
+
+
+def _is_over(group: Group, number: int, replicas: Collection[int], size: int) -> bool:
+    return number in replicas or is_done(group, number, size)
 
 
 def _places(group: Group, replicas: Iterable[int], size: int) -> list[int]:
@@ -141,7 +156,8 @@ def too_late(state: RunState, group: Group) -> tuple[Failure, ...]:
     size = size_of(state)
     if fired is None or size is None:
         return ()
-    due = (one for one in group.replicas if one.deadline_t is not None and one.deadline_t <= state.t)
+    placed = (one for one in group.replicas if not waits_for_place(group, one))
+    due = (one for one in placed if one.deadline_t is not None and one.deadline_t <= state.t)
     return tuple(_late(state, group, one, size, fired.cause) for one in due if not started(group, one.group, size))
 
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, assert_never
 
 from runfold.controller.elastic import waiting_for_room
 from runfold.controller.places import looked_for
+from runfold.controller.replicas import size_of
 from runfold.controller.timeouts import timeouts
 from runfold.controller.words import listed
 from runfold.events.edges import state_name
+from runfold.events.replicas import members, waits_for_place
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -29,6 +31,7 @@ from runfold.events.tasks import HOOK, SEAL
 if TYPE_CHECKING:
     from runfold.events.base import Cause
     from runfold.events.entry import Head
+    from runfold.events.replicas import Replica
     from runfold.events.stacks import RankSeen
     from runfold.events.state import Group, Rank, RunState
 
@@ -171,7 +174,7 @@ def waiting_for(state: RunState) -> str | None:
         case ShuttingDown():
             return _waiting_for_release(state) or _waiting_for_tasks(state)
         case Running() | Preempting():
-            return _quiet(group)
+            return _waiting_for_replicas(state, group) or _quiet(group)
         case Initializing():
             return _waiting_for_tasks(state) or waiting_for_supervisor(state) or waiting_for_room(state)
         case Finished() | Errored() | Aborted():
@@ -224,6 +227,35 @@ def _waiting_for_group(state: RunState, group: Group | None) -> str | None:
         return f"the runner on {listed(unready)}"
     unstarted = [f"rank {rank.rank}" for rank in group.ranks if not rank.started]
     return f"the start of {listed(unstarted)}" if unstarted else None
+
+
+def _waiting_for_replicas(state: RunState, group: Group | None) -> str | None:
+    """Say what replica groups wait for that are to begin again while the others train on."""
+    size = size_of(state)
+    if group is None or size is None or not group.replicas:
+        return None
+    placeless = [str(one.group) for one in group.replicas if waits_for_place(group, one)]
+    waits: list[str] = []
+    if placeless:
+        which = f"replica group{'s' if len(placeless) > 1 else ''} {listed(placeless)}"
+        how = f": {group.waiting}" if group.waiting else ""
+        waits.append(f"another place for {which}, on a node where the run has none{how}{_off(state)}")
+    placed = [one for one in group.replicas if not waits_for_place(group, one)]
+    waits += [what for one in placed if (what := _beginning(state, group, one, size)) is not None]
+    return "; ".join(waits) or None
+
+
+def _beginning(state: RunState, group: Group, one: Replica, size: int) -> str | None:
+    """Say what a replica group with its places waits for before it trains again."""
+    unready = list(
+        dict.fromkeys(group.places[laid.place].node for laid in one.laid if not group.places[laid.place].healthy)
+    )
+    if one.down and one.not_before_t > state.t:
+        return f"the back-off of replica group {one.group}, until {one.not_before_t:.1f} s on the run's clock"
+    if one.down and unready:
+        return f"the runner on {listed(unready)}, for replica group {one.group}"
+    unstarted = [f"rank {rank}" for rank in members(one.group, size) if not group.ranks[rank].started]
+    return f"the start of {listed(unstarted)}" if unstarted and not one.down else None
 
 
 def _quiet(group: Group | None) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from runfold.controller.effects import awaits_cause
+from runfold.controller.elsewhere import stranded
 from runfold.controller.failing import open_failures, timed_out
 from runfold.controller.gating import arguments_of, before_attempt, before_layout, passed, selector_of
 from runfold.controller.gating import failed as gate_failed
@@ -200,7 +201,9 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
         return ()
     if failures := failures or too_late(state, group):
         return fail(state, failures, policies)
-    return bring_back(state, group) or resize(state, group, policies)
+    if back := bring_back(state, group):
+        return back
+    return fail(state, stranded(state, group), policies) or resize(state, group, policies)
 
 
 # --- towards the end

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from runfold.controller.effects import CAUSE_AWAITED_MAX_S, cause_deadline
 from runfold.controller.elastic import size_timer
 from runfold.events.edges import GROUP_AT_WORK, state_name
+from runfold.events.replicas import placement_deadline
 from runfold.events.state import Preempting, Rescheduling, Restarting, Running, Scheduling, ShuttingDown
 from runfold.events.status import TimeoutStatus
 from runfold.events.timing import gathering_deadline
@@ -78,6 +79,8 @@ def _of_ranks(state: RunState) -> dict[str, TimeoutStatus]:
     due_t = gathering_deadline(state.checkpoints, limits.checkpoint_timeout_s)
     if due_t is not None:
         found["checkpoint_timeout_s"] = TimeoutStatus(limit_s=limits.checkpoint_timeout_s, due_t=due_t)
+    if (due_t := placement_deadline(group)) is not None:
+        found["start_timeout_s"] = TimeoutStatus(limit_s=limits.start_timeout_s, due_t=due_t)
     return found
 
 

@@ -218,7 +218,9 @@ class Draft:
         early = {name: ready for name, ready in group.early.items() if waits and name != node}
         due_t = self.t + self.state.job.timeouts.start_timeout_s
         replicas = tuple(
-            replace(one, deadline_t=due_t) if one.down and any(laid.place == item.place for laid in one.laid) else one
+            replace(one, deadline_t=due_t, late=False)
+            if one.down and any(laid.place == item.place for laid in one.laid)
+            else one
             for one in group.replicas
         )
         self.change_group(lambda group: replace(group, places=places, early=early, replicas=replicas, waiting=None))

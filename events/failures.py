@@ -62,6 +62,9 @@ FAILURE_KINDS: Final[dict[FailureKind, KindRule]] = {
 }
 """Kind → rule, in order of first cause."""
 
+NO_OTHER_PLACE: Final = "NoOtherPlace"
+"""The type of the error of a run that begins again because some of its ranks wait for a place: their loss was paid."""
+
 CAUSE_ORDER: Final[dict[FailureKind, int]] = {kind: place for place, kind in enumerate(FAILURE_KINDS)}
 
 _MASK: Final = re.compile(r"0x[0-9a-fA-F]+|\d+")

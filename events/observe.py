@@ -43,6 +43,7 @@ from runfold.events.judge import numbering, standing
 from runfold.events.limits import SOURCES_MAX_COUNT
 from runfold.events.marks import Fired, PendingRequest, TakeOver
 from runfold.events.notices import cancelled, noticed, without
+from runfold.events.replicas import grown_late
 from runfold.events.requests import Join, Request
 from runfold.events.signs import silent, stuck
 from runfold.events.state import Place, Ready, Restoring, Scheduling
@@ -187,7 +188,7 @@ def _sources_on(draft: Draft, node: str) -> frozenset[str]:
 
 def _has_left(draft: Draft, node: str) -> bool:
     """Whether the group has given its place on a node up: what becomes of that is no loss any more."""
-    if (group := draft.group) is None or not (group.layout or group.kept):
+    if (group := draft.group) is None or not (group.ranks or group.kept):
         return False  # it has no places yet
     return all(place.left is not None for place in group.places if place.node == node)
 
@@ -203,7 +204,7 @@ def _wait(draft: Draft, waiting: str) -> None:
 
 
 def _placed(draft: Draft, item: Placed) -> None:
-    if draft.group is None or draft.group.layout:
+    if draft.group is None or draft.group.ranks:
         return
     known, early = {place.source: place for place in draft.group.places}, draft.group.early
     places = tuple(_place(offer, known.get(offer.node), early.get(offer.node)) for offer in item.places)
@@ -256,7 +257,7 @@ def _runner_ready(draft: Draft, item: RunnerReady) -> None:
         ready = replace(ready, gpus=item.gpus, pod=item.pod, spare_port=item.spare_port, pod_host=item.pod_host)
 
     def introduce(group: Group) -> Group:
-        known = group.layout and not any(place.left is not None for place in group.places)
+        known = group.ranks and not any(place.left is not None for place in group.places)
         early = group.early if known else {**group.early, item.source: ready}
         places = tuple(replace(place, ready=ready) if place.source == item.source else place for place in group.places)
         return replace(group, places=places, early=early)
@@ -317,6 +318,8 @@ def _fired(draft: Draft, item: TimerFired) -> None:
         draft.now = replace(draft.now, tasks=timed_out(draft.now.tasks, item.deadline_t, draft.cause))
     elif item.timer in OF_SIZE or item.timer in ("replica_backoff", "cause"):
         pass  # the time is over, which is all that its waiting was for
+    elif item.timer == "placement":
+        draft.change_group(lambda group: grown_late(group, item.deadline_t))
     elif item.timer == "replica":
         if (item.timer, item.deadline_t) in replica_timers(draft.state):
             draft.fire(Fired(timer=item.timer, cause=draft.cause))

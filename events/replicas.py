@@ -34,7 +34,8 @@ class Replica(Value, frozen=True, kw_only=True):
     """A replica group that has failed in this attempt. `life`: of its ranks, in force from the decision on.
 
     `down`: it is not laid out again yet, and will not be before `not_before_t`. `deadline_t`: until then its ranks must
-    have started, or the runner on its other place. `start`: the checkpoint that they begin from, `first`: the index of
+    have started, or the runner on its other place; while another place is waited for, until then that is all that is
+    done about it, and it is `late` from then on. `start`: the checkpoint that they begin from, `first`: the index of
     their first report within the attempt. `laid`: where its ranks were while it is down.
     """
 
@@ -44,6 +45,7 @@ class Replica(Value, frozen=True, kw_only=True):
     down: bool = True
     not_before_t: float = 0.0
     deadline_t: float | None = None
+    late: bool = False
     start: str | None = None
     first: int = 0
     laid: tuple[RankLaid, ...] = ()
@@ -98,9 +100,32 @@ def is_done(group: Group, number: int, size: int) -> bool:
 
 
 def replica_deadline(group: Group, size: int) -> float | None:
-    """Return when the first of the replaced groups should have started."""
-    due = (one.deadline_t for one in group.replicas if not started(group, one.group, size))
+    """Return when the first of the replaced groups that have their places should have started."""
+    placed = (one for one in group.replicas if not waits_for_place(group, one))
+    due = (one.deadline_t for one in placed if not started(group, one.group, size))
     return min((t for t in due if t is not None), default=None)
+
+
+def waits_for_place(group: Group, one: Replica) -> bool:
+    """Whether another place is wanted for one that a group which is down had."""
+    return one.down and any(group.places[laid.place].left is not None for laid in one.laid)
+
+
+def placement_deadline(group: Group) -> float | None:
+    """Return until when the first group that waits for another place does so, come what may."""
+    due = (one.deadline_t for one in group.replicas if not one.late and waits_for_place(group, one))
+    return min((t for t in due if t is not None), default=None)
+
+
+def grown_late(group: Group, deadline_t: float) -> Group:
+    """Return the group with those marked that should have had another place by then."""
+    replicas = (
+        replace(one, late=True)
+        if one.deadline_t is not None and one.deadline_t <= deadline_t and waits_for_place(group, one)
+        else one
+        for one in group.replicas
+    )
+    return replace(group, replicas=tuple(replicas))
 
 
 def opened(state: RunState, places: tuple[Place, ...]) -> tuple[Place, ...]:
@@ -138,16 +163,8 @@ def went_down(state: RunState, group: Group, transition: FailureDecided, n: int)
     gone = frozenset(rank for number in transition.replicas for rank in members(number, size))
     if not gone < frozenset(range(len(group.ranks))):
         raise IllegalEdge("all replica groups fail together: that is the end of the attempt")
-    new = [
-        Replica(
-            group=number,
-            life=_life(group, number) + 1,
-            cause=transition.failure.cause,
-            not_before_t=transition.not_before_t or 0.0,
-            laid=_were_laid(group, number, size),
-        )
-        for number in transition.replicas
-    ]
+    places = tuple(replace(one, left=n) if i in transition.vacated else one for i, one in enumerate(group.places))
+    new = [_down(state, replace(group, places=places), transition, number, size) for number in transition.replicas]
     lives = {one.group: one.life for one in new}
     ranks = tuple(
         _waiting(rank, lives[replica_of(rank.rank, size)]) if rank.rank in gone else rank for rank in group.ranks
@@ -161,15 +178,35 @@ def went_down(state: RunState, group: Group, transition: FailureDecided, n: int)
     after = replace(
         group,
         ranks=ranks,
-        layout=tuple(laid for laid in group.layout if laid.rank not in gone),
+        layout=tuple(
+            laid for laid in group.layout if laid.rank not in gone and not _is_behind(group, laid, transition, size)
+        ),
         replicas=_merged(group.replicas, new),
-        places=tuple(replace(one, left=n) if i in transition.vacated else one for i, one in enumerate(group.places)),
+        places=places,
         failures=(),
         failed=0,
         stuck=_still_stuck(group.stuck, gone),
         progress=0,
     )
     return replace(state, group=after, checkpoints=left(checkpoints, left_over), fired=())
+
+
+def _down(state: RunState, group: Group, transition: FailureDecided, number: int, size: int) -> Replica:
+    one = Replica(
+        group=number,
+        life=_life(group, number) + 1,
+        cause=transition.failure.cause,
+        not_before_t=transition.not_before_t or 0.0,
+        laid=_were_laid(group, number, size),
+    )
+    if not waits_for_place(group, one):
+        return one
+    return replace(one, deadline_t=max(state.t, one.not_before_t) + state.job.timeouts.start_timeout_s)
+
+
+def _is_behind(group: Group, laid: RankLaid, transition: FailureDecided, size: int) -> bool:
+    """Whether a rank is done, and so is its group, at a place that is left: whoever has the next is not to start it."""
+    return laid.place in transition.vacated and is_done(group, replica_of(laid.rank, size), size)
 
 
 def is_torn(group: Group, one: Gathering, gone: frozenset[int]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from runfold.events.edges import state_name
-from runfold.events.replicas import REPLACED_IN, replica_deadline, replica_size
+from runfold.events.replicas import REPLACED_IN, placement_deadline, replica_deadline, replica_size
 from runfold.events.state import Preempting, Rescheduling, Restarting, Scheduling, ShuttingDown
 
 if TYPE_CHECKING:
@@ -46,12 +46,16 @@ def deadline(phase: AnyPhase, group: Group | None) -> tuple[Timer, float] | None
 
 
 def replica_timers(state: RunState) -> tuple[tuple[Timer, float | None], ...]:
-    """Return until when replaced groups must have started, and until when those that are down are not laid out."""
+    """Return until when replaced groups must have started, and those that are down stay so or wait for a place."""
     group, size = state.group, replica_size(state.job.scaling, state.job.backend)
     if group is None or size is None or not group.replicas or state_name(state.phase) not in REPLACED_IN:
         return ()
     waiting = (one.not_before_t for one in group.replicas if one.down and one.not_before_t > state.t)
-    return (("replica", replica_deadline(group, size)), ("replica_backoff", min(waiting, default=None)))
+    return (
+        ("replica", replica_deadline(group, size)),
+        ("replica_backoff", min(waiting, default=None)),
+        ("placement", placement_deadline(group)),
+    )
 
 
 def final_deadline(state: RunState) -> float | None:

@@ -177,7 +177,7 @@ class _Walker:
             ahead = f"incarnation {item.incarnation}"
         elif item.attempt > before.attempt:
             ahead = f"attempt {item.attempt}"
-        elif isinstance(item, RankFact) and item.attempt == before.attempt and (group is None or not group.layout):
+        elif isinstance(item, RankFact) and item.attempt == before.attempt and (group is None or not group.ranks):
             ahead = f"rank {item.rank} before the group was laid out"
         else:
             return

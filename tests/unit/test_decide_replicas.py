@@ -11,7 +11,6 @@ from runfold.events.assignment import Assignment, ReplicaGiven
 from runfold.events.conclusions import SilenceConcluded
 from runfold.events.config import BackendConfig, FailureConfig, Timeouts
 from runfold.events.facts import AnyFact
-from runfold.events.state import Preempting
 from runfold.events.transitions import (
     CheckpointCommitted,
     FailureDecided,
@@ -335,25 +334,6 @@ def test_given_a_group_that_had_all_its_files_in_then_the_checkpoint_is_kept() -
     assert run.the(TaskOrdered).task.arguments["ranks"] == "f"
 
 
-def test_given_a_group_that_waits_for_a_place_then_what_the_others_save_meanwhile_is_committed() -> None:
-    run = at_work(4, nodes=2)
-    run.says(*(run.shard(rank, 0) for rank in range(4)))
-    run.says(run.sealed("checkpoint_000000_1", node="node-a"))
-    run.says(run.runner_lost("node-b"))
-    run.says(run.shard(0, 1)).says(run.shard(1, 1))
-    ordered = run.the(TaskOrdered)
-    assert (ordered.task.id, ordered.task.arguments["ranks"]) == ("seal:checkpoint_000001_1", "3")
-    assert ordered.reason == (
-        "every rank at work has passed report 1: 2 with files, 2 without files; checkpoint_000001_1 is to be sealed"
-    )
-    run.says(run.sealed("checkpoint_000001_1", node="node-a")).the(CheckpointCommitted)
-    run.join("node-c").says(run.place_again(1, "node-c", 2), run.ready("node-c"))
-    new = run.the(ReplicaGroupReplaced)
-    assert (new.checkpoint, new.first) == ("checkpoint_000001_1", 2)
-    run.says(run.shard(0, 2), run.shard(1, 2))
-    assert run.none(TaskOrdered), "who has begun again is waited for"
-
-
 # --- time
 
 
@@ -405,54 +385,3 @@ def test_given_nodes_that_go_when_a_rank_raises_then_its_group_is_replaced_meanw
     run.says(run.noticed("local", within_s=60.0)).says(run.failed(3))
     assert run.the(FailureDecided).decision == "replace"
     assert run.name == "preempting"
-
-
-def returned_on_node_a() -> Run:
-    """Two groups on two nodes; the ranks of the first have returned."""
-    run = at_work(4, nodes=2)
-    run.says(run.returned(0), run.returned(1))
-    return run
-
-
-def test_given_notice_for_a_node_whose_ranks_have_all_returned_then_it_costs_nothing() -> None:
-    run = returned_on_node_a()
-    run.says(run.noticed("node-a", within_s=3.0))
-    assert (run.name, run.said) == ("running", ())
-    run.waits(5.0).says(run.runner_lost("node-a"))
-    assert (run.name, run.said, lives(run)) == ("running", (), [1, 1, 1, 1])
-    run.says(run.returned(2), run.returned(3))
-    assert run.path == ["running>shutting_down"]
-    assert run.state.budgets["preemption"].spent == 0
-
-
-def test_given_notice_for_every_node_then_a_group_that_has_returned_is_not_replaced() -> None:
-    run = returned_on_node_a()
-    run.says(run.noticed(*NODES, within_s=3.0))
-    assert isinstance(run.state.phase, Preempting)
-    assert run.state.phase.nodes == ("node-b",)
-    run.waits(3.0)
-    assert (run.the(FailureDecided).replicas, run.the(FailureDecided).vacated) == ((1,), (1,))
-    assert "replacing replica group 1, while nobody else trains" in run.the(FailureDecided).reason
-    assert [rank.phase for rank in run.group.ranks] == ["returned", "returned", "waiting", "waiting"]
-    run.join("node-c").says(run.place_again(1, "node-c", 2), run.ready("node-c"))
-    assert run.the(ReplicaGroupReplaced).reason.endswith("begins its life 2 from nothing, while nobody else trains")
-    run.starts().says(run.returned(2), run.returned(3))
-    assert run.path == ["running>shutting_down"]
-
-
-def test_given_a_notice_when_the_last_rank_there_returns_before_its_time_then_the_run_goes_on() -> None:
-    run = preempting()
-    run.says(run.returned(2)).says(run.returned(3))
-    assert (run.path, run.state.phase.reason) == (
-        ["preempting>running"],
-        "every rank on node-b is done: nothing is lost there",
-    )
-    run.waits(60.0)
-    assert run.said == ()
-
-
-def test_given_a_group_on_two_nodes_that_go_when_one_of_its_ranks_has_returned_then_both_its_places_are_left() -> None:
-    run = Run(4, nodes=("node-a", "node-b", "node-c"), failure=FailureConfig(max_failures=3), replica_size=2)
-    run.says(run.placed(1, 1, 2)).says(*(run.ready(node) for node in run.nodes)).starts()
-    run.says(run.returned(0)).says(run.noticed("node-a", "node-b", within_s=3.0)).waits(3.0)
-    assert (run.the(FailureDecided).replicas, run.the(FailureDecided).vacated) == ((0,), (0, 1))
