@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 API_TIMEOUT_S: Final = 5.0
 STREAM_NOT_FOUND: Final = 10059
+CONSUMER_NOT_FOUND: Final = 10014
+CONSUMER_NOT_MADE: Final = 10012
+"""A consumer could not be created or changed, for one that stands already too: on a full disk."""
 NO_MESSAGE: Final = 10037
 NS_PER_S: Final = 1_000_000_000
 
@@ -150,6 +153,16 @@ class Api:
         """Create a consumer, or find it there with the same configuration."""
         request = {"stream_name": stream, "config": {"name": name, **body}}
         return await self._call(f"CONSUMER.CREATE.{stream}.{name}", msgspec.json.encode(request), ConsumerInfo)
+
+    async def has_consumer(self, stream: str, name: str) -> bool:
+        """Whether there is a consumer of that name."""
+        try:
+            await self._call(f"CONSUMER.INFO.{stream}.{name}", b"", ConsumerInfo)
+        except ApiRefused as error:
+            if error.err_code in {STREAM_NOT_FOUND, CONSUMER_NOT_FOUND}:
+                return False
+            raise
+        return True
 
     async def purge(self, stream: str, subject: str, up_to: int, *, keep: int = 0) -> int:
         """Remove messages on a subject below and at a sequence (all but the last `keep`); return how many."""

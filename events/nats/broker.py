@@ -22,13 +22,11 @@ import msgspec
 from runfold.events.nats import serverconf, settings
 from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StoreLocked
 from runfold.events.nats.files import (
-    ADMIN_FILE,
-    CONNECTION_FILE,
     AdminFile,
     ConnectionFile,
     Credentials,
+    tell_where,
     with_credentials,
-    write_private,
     write_private_bytes,
 )
 from runfold.events.nats.names import Names, Role
@@ -179,8 +177,11 @@ def start_broker(
     finally:
         # The server holds its own copy: the lock lasts as long as the server, not as long as we do.
         os.close(lock)
-    write_private(data_dir / CONNECTION_FILE, broker.connection_file(others))
-    write_private(data_dir / ADMIN_FILE, AdminFile(url=broker.url(Role.ADMIN), namespace=namespace))
+    try:
+        tell_where(data_dir, broker.connection_file(others), AdminFile(url=broker.url(Role.ADMIN), namespace=namespace))
+    except BaseException:
+        broker.stop()  # nobody else would
+        raise
     return broker
 
 
@@ -260,7 +261,8 @@ def _spawn(
         password=lambda role: serverconf.quoted(chosen.password(role)),
     )
     config = folder / "nats-server.conf"
-    write_private_bytes(config, text.encode())
+    if not _says(config, text.encode()):  # on a full disk it can be started all the same
+        write_private_bytes(config, text.encode())
     output = folder / "start.log"
     with output.open("wb") as file:
         process = subprocess.Popen(
@@ -276,7 +278,7 @@ def _spawn(
     os.pwrite(lock, f"{process.pid}\n".encode(), 0)
     try:
         _wait_until_ready(process, chosen, port, output, ready_timeout_s)
-        monitor_url = _monitor_url(folder, process.pid)
+        monitor_url = _monitor_url(folder, process.pid, port)
     except BaseException:
         process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):  # why it did not start is what there is to say
@@ -337,7 +339,7 @@ def _greeting(host: str, port: int) -> str | None:
         return None
 
 
-def _monitor_url(folder: Path, pid: int) -> str:
+def _monitor_url(folder: Path, pid: int, port: int) -> str:
     """Read where the server's monitoring listens; the file can be seen half written."""
     deadline = time.monotonic() + PROBE_TIMEOUT_S
     while time.monotonic() < deadline:
@@ -349,7 +351,28 @@ def _monitor_url(folder: Path, pid: int) -> str:
             if ports.monitoring:
                 return ports.monitoring[0]
         time.sleep(POLL_EVERY_S)
+    return _found_monitor_url(pid, port)
+
+
+def _found_monitor_url(pid: int, port: int) -> str:
+    """Return where a server listens beside `port`: on a full disk it cannot write down where its monitoring does."""
+    import psutil
+
+    try:
+        found = psutil.net_connections(kind="tcp")
+    except psutil.Error:
+        found = []
+    for one in found:
+        if one.pid == pid and one.laddr and one.status == psutil.CONN_LISTEN and one.laddr[1] != port:
+            return f"http://{settings.LOOPBACK}:{one.laddr[1]}"
     raise BrokerStartFailed(f"nats-server {pid} did not say where its monitoring listens")
+
+
+def _says(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def _end_of(output: Path) -> str:

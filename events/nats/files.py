@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -15,6 +16,8 @@ from runfold.events.subjects import DEFAULT_NAMESPACE
 
 CONNECTION_FILE: Final = "connection.json"
 ADMIN_FILE: Final = "admin.json"
+CONNECTION_SPARE_BYTES: Final = 128
+"""Blanks at its end, so that other ports and process ids fit in where nothing new can be written."""
 
 _T = TypeVar("_T", bound=msgspec.Struct)
 
@@ -77,9 +80,50 @@ def read_admin(data_dir: Path) -> AdminFile | None:
     return _read(data_dir / ADMIN_FILE, AdminFile)
 
 
+def tell_where(data_dir: Path, connection: ConnectionFile, admin: AdminFile) -> None:
+    """Write the files by which a broker that was just started is found.
+
+    Raises:
+        OSError: they cannot be written, and those that stand there lead nowhere. If they lead to it (from its life
+            before, which had other process ids), they are left as they are.
+    """
+    try:
+        write_connection(data_dir, connection)
+        if read_admin(data_dir) != admin:
+            write_private(data_dir / ADMIN_FILE, admin)
+    except OSError:
+        if not _leads_to(data_dir, connection) or read_admin(data_dir) != admin:
+            raise
+
+
+def write_connection(data_dir: Path, connection: ConnectionFile) -> None:
+    """Write `connection.json`: on a full disk over what stands there, which has room to spare.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path, data = data_dir / CONNECTION_FILE, _encoded(connection)
+    try:
+        write_private_bytes(path, data.ljust(len(data) + CONNECTION_SPARE_BYTES))
+    except OSError as error:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT} or not path.exists():
+            raise
+        with path.open("r+b", buffering=0) as file:
+            if len(data) > (size := os.fstat(file.fileno()).st_size):
+                raise
+            file.write(data.ljust(size))
+            os.fsync(file.fileno())
+
+
+def _leads_to(data_dir: Path, connection: ConnectionFile) -> bool:
+    found = read_connection(data_dir)
+    change = msgspec.structs.replace
+    return found is not None and change(found, pids={}, monitor="") == change(connection, pids={}, monitor="")
+
+
 def write_private(path: Path, document: msgspec.Struct) -> None:
     """Replace a file at once by a document, readable by its owner alone; a reader sees the old or the new."""
-    write_private_bytes(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    write_private_bytes(path, _encoded(document))
 
 
 def write_private_bytes(path: Path, data: bytes) -> None:
@@ -94,6 +138,10 @@ def write_private_bytes(path: Path, data: bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def _encoded(document: msgspec.Struct) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
 def _read(path: Path, kind: type[_T]) -> _T | None:

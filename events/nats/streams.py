@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.events import limits
-from runfold.events.nats.api import NS_PER_S, StreamConfig
-from runfold.events.nats.errors import BrokerError, StreamMismatch, StreamsMissing
+from runfold.events.nats.api import CONSUMER_NOT_MADE, NS_PER_S, StreamConfig
+from runfold.events.nats.errors import ApiRefused, BrokerError, StreamMismatch, StreamsMissing
 from runfold.events.nats.files import write_private
 from runfold.events.nats.layout import leases_config, stream_configs
 from runfold.events.nats.names import JOBS_CONSUMER, Names
@@ -48,7 +48,8 @@ async def provision(
     """
     configs = stream_configs(names, storage_max_bytes=storage_max_bytes, replicas=replicas)
     found = {config.name: await api.stream_info(config.name) for config in configs}
-    _refuse_losses(names, found, _read_marker(marker))
+    marked = _read_marker(marker)
+    _refuse_losses(names, found, marked)
     differences = _differences(configs, found)
     if differences:
         raise StreamMismatch(differences)
@@ -58,7 +59,7 @@ async def provision(
     await ensure_leases(api, names)
     await _ensure_jobs_consumer(api, names)
     log = await api.stream_info(names.log)
-    if marker is not None and log is not None:
+    if marker is not None and log is not None and marked != CreatedMarker(log_created=log.created):
         write_private(marker, CreatedMarker(log_created=log.created))
 
 
@@ -91,16 +92,18 @@ async def ensure_leases(api: Api, names: Names) -> None:
 
 
 async def _ensure_jobs_consumer(api: Api, names: Names) -> None:
-    await api.create_consumer(
-        names.jobs,
-        JOBS_CONSUMER,
-        {
-            "durable_name": JOBS_CONSUMER,
-            "ack_policy": "explicit",
-            "ack_wait": int(limits.JOBS_ACK_WAIT_S * NS_PER_S),
-            "max_deliver": -1,
-        },
-    )
+    config = {
+        "durable_name": JOBS_CONSUMER,
+        "ack_policy": "explicit",
+        "ack_wait": int(limits.JOBS_ACK_WAIT_S * NS_PER_S),
+        "max_deliver": -1,
+    }
+    try:
+        await api.create_consumer(names.jobs, JOBS_CONSUMER, config)
+    except ApiRefused as error:
+        # It is written anew each time, for which a full disk has no room; the one that stands there is as good.
+        if error.err_code != CONSUMER_NOT_MADE or not await api.has_consumer(names.jobs, JOBS_CONSUMER):
+            raise
 
 
 def _refuse_losses(names: Names, found: Mapping[str, StreamInfo | None], marker: CreatedMarker | None) -> None:

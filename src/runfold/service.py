@@ -16,7 +16,7 @@ from runfold.events.nats.api import Api
 from runfold.events.nats.broker import Broker, start_broker
 from runfold.events.nats.connection import connect
 from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StreamMismatch, StreamsMissing
-from runfold.events.nats.files import CONNECTION_FILE, write_private
+from runfold.events.nats.files import CONNECTION_FILE, write_connection
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.settings import LOOPBACK
 from runfold.events.nats.streams import provision
@@ -83,6 +83,7 @@ class Service:
         self._broker: Broker | None = early.broker if early is not None else None
         self._stopping = False
         self._lock: int | None = None
+        self._unwritten = False
         self._restarts = Restarts(say, gives_up=plan.once)
 
     @property
@@ -201,7 +202,7 @@ class Service:
                 await admin.close()
         except (StreamsMissing, StreamMismatch) as error:
             raise StreamsLostError(str(error)) from error
-        except BrokerError as error:
+        except (BrokerError, OSError) as error:
             raise ServiceError(f"the broker was started, but cannot be used: {error}") from error
 
     async def _configure_controller(self, controller: Child) -> None:
@@ -241,9 +242,13 @@ class Service:
     def _write_connection_file(self) -> None:
         file = self._running_broker().connection_file(self._other_pids())
         try:
-            write_private(self._plan.data_dir / CONNECTION_FILE, file)
+            write_connection(self._plan.data_dir, file)
         except OSError as error:
-            self._say(f"{CONNECTION_FILE} could not be written ({error}): it names processes that have ended")
+            if not self._unwritten:
+                self._say(f"{CONNECTION_FILE} could not be written ({error}): it names processes that have ended")
+            self._unwritten = True
+        else:
+            self._unwritten = False
 
     async def _tend_broker(self) -> None:
         loop = asyncio.get_running_loop()
@@ -255,6 +260,8 @@ class Service:
             code = broker.exit_code()
             if code is None and loop.time() >= look_at:
                 trouble = await self._trouble(broker, trouble)
+                if self._unwritten:
+                    self._write_connection_file()
                 look_at = loop.time() + HEALTH_EVERY_S
             if code is None and (trouble is None or not _has_room(broker)):
                 continue
@@ -288,6 +295,7 @@ class Service:
             except ServiceError as error:
                 what = str(error)
                 continue
+            self._write_connection_file()
             return
 
     async def _tend_child(self, child: Child, configure: Callable[[Child], Awaitable[None]]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runfold.events.nats import broker as broker_module
 from runfold.events.nats.broker import start_broker
 from runfold.events.nats.connection import connect
 from runfold.events.nats.errors import BrokerStartFailed, BrokerUnreachable, PortTaken, StoreLocked
@@ -51,6 +52,27 @@ def test_second_server_on_one_store_is_refused_and_named(tmp_path: Path) -> None
     finally:
         broker.stop()
     start_broker(tmp_path).stop()
+
+
+def test_one_that_nobody_could_find_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(broker_module, "tell_where", fails)
+        with pytest.raises(OSError, match="No space left"):
+            start_broker(tmp_path)
+    start_broker(tmp_path).stop()
+
+
+def test_where_it_is_watched_is_found_without_its_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_module, "PROBE_TIMEOUT_S", 0.5)
+    (tmp_path / "nowhere").mkdir()
+    broker = start_broker(tmp_path)
+    try:
+        assert broker_module._monitor_url(tmp_path / "nowhere", broker.pid, broker.port) == broker.monitor_url
+    finally:
+        broker.stop()
 
 
 def test_lock_outlives_a_killed_parent(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from runfold.events.nats.files import read_connection
 from support.commands import COMMAND_TIMEOUT_S, Commands
 
 TRAINING = """
@@ -99,6 +102,44 @@ def test_a_full_disk_is_told_and_waited_for(runfold: Commands, small: Path, tmp_
         said = up.stop()
     assert "the broker cannot store anything" in said
     assert "starting it again" in said
+
+
+def test_a_broker_that_ends_on_a_full_disk_is_started_again_on_it(runfold: Commands, small: Path) -> None:
+    """All that a start needs stands there already; what it would write anew is left as it is, or written over."""
+    runfold.data = small / "data"
+    runfold.write("noisy.py", NOISY)
+
+    def until_said(process: int, said: str) -> None:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            got = runfold.ok("get", run, "-o", "json")
+            file = read_connection(runfold.data)
+            assert file is not None
+            if file.pids["broker"] != process and said in got.err:
+                return
+            assert time.monotonic() < deadline, got.err
+
+    with runfold.service("--slots", "1") as up:
+        run = runfold.ok("submit", "noisy.py:talks").out.strip()
+        watching = runfold.start("watch", run)
+        assert watching.stdout is not None
+        while " running " not in watching.stdout.readline():
+            assert watching.poll() is None
+        filler = fill(small)
+        for _ in range(2):
+            file = read_connection(runfold.data)
+            assert file is not None
+            os.kill(file.pids["broker"], signal.SIGKILL)
+            until_said(file.pids["broker"], "no space left on device")
+        filler.unlink()
+        (runfold.folder / "enough").touch()
+        out, err = watching.communicate(timeout=COMMAND_TIMEOUT_S)
+        assert watching.returncode == 0, (out, err)
+        runfold.ok("audit", run)
+        said = up.stop()
+    assert "the broker ended unexpectedly" in said
+    assert "not started" not in said
+    assert "cannot be used" not in said
 
 
 SLOW_TO_LOAD = """

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from runfold.events.nats.errors import BrokerError, StreamMismatch, StreamsMissing
+from runfold.events.nats.api import CONSUMER_NOT_MADE, Api
+from runfold.events.nats.errors import ApiRefused, BrokerError, StreamMismatch, StreamsMissing
 from runfold.events.nats.layout import leases_config, stream_configs
-from runfold.events.nats.names import Names
+from runfold.events.nats.names import JOBS_CONSUMER, Names
 from runfold.events.nats.publish import Acked, Rejected, publish_acked
 from runfold.events.nats.streams import check, ensure_leases, provision
 from support.broker import ANSWER_TIMEOUT_S
@@ -27,6 +28,24 @@ async def test_created_twice_is_created_once(broker: BrokerForTest) -> None:
     assert before is not None
     assert before == after
     await check(api, broker.names)
+
+
+async def test_a_consumer_that_stands_need_not_be_written_again(
+    broker: BrokerForTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, names = await broker.api(), broker.names
+
+    async def fails(_: Api, stream: str, name: str, body: object) -> None:
+        raise ApiRefused(f"CONSUMER.CREATE.{stream}.{name}", 500, CONSUMER_NOT_MADE, "no space left on device")
+
+    monkeypatch.setattr(Api, "create_consumer", fails)
+    assert await api.has_consumer(names.jobs, JOBS_CONSUMER)
+    assert not await api.has_consumer(names.jobs, "nobody")
+    assert not await api.has_consumer("NOTHING", JOBS_CONSUMER)
+    await broker.provision()
+    await api.connection.request(f"$JS.API.CONSUMER.DELETE.{names.jobs}.{JOBS_CONSUMER}", b"", timeout_s=5.0)
+    with pytest.raises(ApiRefused, match="no space left"):
+        await broker.provision()
 
 
 async def test_every_stream_is_bounded_and_the_truth_refuses_when_full(broker: BrokerForTest) -> None:

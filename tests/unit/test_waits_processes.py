@@ -203,7 +203,7 @@ def test_a_broker_that_does_not_say_where_it_is_watched_has_not_started(
 ) -> None:
     monkeypatch.setattr(broker, "PROBE_TIMEOUT_S", SOON_S)
     with pytest.raises(BrokerStartFailed, match="4711 did not say where its monitoring listens"):
-        broker._monitor_url(tmp_path, 4711)
+        broker._monitor_url(tmp_path, 4711, 4222)
 
 
 # --- what is asked of others
