@@ -24,6 +24,7 @@ from runfold.events.failures import ErrorInfo, FailureKind
 from runfold.events.nats.blobs import Blobs, blob_digest
 from runfold.events.nats.errors import BrokerError
 from runfold.workers.collective import START, Collectives
+from runfold.workers.ending import Ending
 from runfold.workers.errors import SpawnError
 from runfold.workers.handle import RankEnd, RankHandle, RankSource
 from runfold.workers.link import (
@@ -49,14 +50,11 @@ from runfold.workers.outlet import Outlet
 from runfold.workers.plan import Held
 from runfold.workers.posture import Posture
 from runfold.workers.prepare import Order, prepared
-from runfold.workers.processes import kernel_state
 from runfold.workers.spool import About, FactTooLargeError, about
 
 SAVES_REMEMBERED_MAX_COUNT: Final = 1024
 VALUE_PUT_TIMEOUT_S: Final = 30.0
 _LOG: Final = logging.getLogger("runfold.workers")
-_DEAD: Final = frozenset({"Z", "X", ""})
-"""As the kernel tells the state of a process; nothing of one that is reaped."""
 
 
 class _AboutRank(About):
@@ -104,10 +102,8 @@ class RankLife:
         self._say_fact = say
         self._on_change = on_change
         self.handle: RankHandle | None = None
-        self._asked_s: float | None = None
-        self._had_ended = False
+        self._ending = Ending()
         self._signal: signal.Signals | None = None
-        self._killed = False
         self._refused = False
         self._paused = False
         self._noted: set[str] = set()
@@ -127,8 +123,8 @@ class RankLife:
             rank=self.start.rank,
             life=self.start.life,
             slot=self.start.slot,
-            asked_s=self._asked_s,
-            killed=self._killed,
+            asked_s=self._ending.asked_s,
+            killed=self._ending.killed,
         )
 
     @property
@@ -148,13 +144,10 @@ class RankLife:
         One whose function has returned is ending: its threads and what it registered with `atexit` have as long to go
         on as others have to end, and no signal cuts them short.
         """
-        if self._asked_s is None:
-            self._asked_s = now
-            # Dead, and not reaped yet: it was not asked to. Its peers may have noticed, and been told of, before us.
-            self._had_ended = self.pid is not None and kernel_state(self.pid) in _DEAD
+        self._ending.ask(self.pid, now)
         if self.phase == "returned" and not kill:
             return
-        self._killed = self._killed or kill
+        self._ending.killed = self._ending.killed or kill
         self._signal = signal.SIGKILL if kill else signal.SIGTERM
         if self.handle is not None:
             self._uploads.append(asyncio.create_task(self._deliver_signal(self.handle), name="signal"))
@@ -201,7 +194,7 @@ class RankLife:
     async def _live(self) -> None:
         try:
             start = await self._prepared()
-            if start is not None and self._asked_s is None:
+            if start is not None and self._ending.asked_s is None:
                 await self._run(start)
         except SpawnError as error:
             self._fail("runner", "SpawnError", f"its process could not be started: {error}")
@@ -377,20 +370,11 @@ class RankLife:
                 peak_memory_bytes=ended.exit.peak_memory_bytes,
                 last_lines=self._outlet.last_lines(),
                 where=self._outlet.crashed_at(self.start.working_dir) if ended.exit.signal is not None else None,
-                asked=self._was_asked(ended),
+                asked=self._ending.accounts_for(ended),
                 returned=isinstance(ended.result, Returned),
                 oom=oom,
             )
         )
-
-    def _was_asked(self, ended: RankEnd) -> bool:
-        """Whether it ended because it was asked to, or made to."""
-        if self._asked_s is None or self._had_ended:
-            return False
-        if ended.exit.signal == signal.SIGKILL and not self._killed:
-            return False
-        # One that had told its end itself, and then exited, did not end because it was asked to.
-        return ended.exit.code is None or ended.result is None
 
     def _fail(self, kind: FailureKind, name: str, message: str) -> None:
         self.phase = "failed"

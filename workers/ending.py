@@ -1,0 +1,39 @@
+"""How a rank came to end: of itself, or because it was asked to."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Final
+
+from runfold.workers.processes import kernel_state
+
+if TYPE_CHECKING:
+    from runfold.workers.handle import RankEnd
+
+_DEAD: Final = frozenset({"Z", "X", ""})
+"""As the kernel tells the state of a process; nothing of one that is reaped."""
+
+
+class Ending:
+    """What a rank was asked: since when, by this process's clock, and whether it is made to end."""
+
+    def __init__(self) -> None:
+        self.asked_s: float | None = None
+        self.killed = False
+        self._was_dead = False
+
+    def ask(self, pid: int | None, now: float) -> None:
+        """Note that it is asked to end; `pid` is its process, once there is one."""
+        if self.asked_s is None:
+            self.asked_s = now
+            # Dead, and not reaped yet. Its peers may have noticed, and been told of, before us.
+            self._was_dead = pid is not None and kernel_state(pid) in _DEAD
+
+    def accounts_for(self, ended: RankEnd) -> bool:
+        """Whether it ended because it was asked to, or made to."""
+        if self.asked_s is None or self._was_dead:
+            return False
+        if ended.exit.signal == signal.SIGKILL and not self.killed:
+            return False
+        # One that had told its end itself, and then exited, did not end because it was asked to.
+        return ended.exit.code is None or ended.result is None
