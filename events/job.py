@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from runfold.events.backends import check_options
 from runfold.events.base import Document, Json
 from runfold.events.config import (
     BackendConfig,
@@ -138,6 +139,7 @@ def _check(job: Job) -> None:
             "$.scaling.num_workers",
             f"must be at least 1, not {job.scaling.min_workers}: local mode (0) is had by Trainer(…).fit() in Python",
         )
+    check_options(job.backend)
     for name in ("pool", *job.secret_env, *job.env):
         if not name or any(c in name for c in "=\x00"):
             raise Refused("$.env", f"{name!r} is no name of an environment variable")

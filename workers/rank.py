@@ -100,7 +100,7 @@ def main_anew() -> None:
 
 
 def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -> int:
-    """Load, meet, train, tell; `imported`: the modules that were there before, if this process was forked."""
+    """Load, and train once told to; `imported`: the modules that were there before, if this process was forked."""
     entrypoint: Entrypoint | None = None
     around = Around()
     with Capture() as loading:
@@ -120,14 +120,27 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
     link.send(Entered(time.monotonic()))
     current = session.Session(link, start, go, around)
     session.activate(current)
+    return _train(link, start, current, entrypoint, around, imported)
+
+
+def _train(
+    link: RankLink,
+    start: Start,
+    current: session.Session,
+    entrypoint: Entrypoint,
+    around: Around,
+    imported: frozenset[str] | None,
+) -> int:
+    """Meet, train, tell."""
     value: object = None
     backend: Backend = NONE
     with Capture() as setting_up:
         backend = backend_of(start.backend, _place(start))
         apply_environment(backend.environment())
-        backend.on_start(_Meet(current))
+        meet = MeetByLink(current, first=start.rank == start.replica_first)
+        backend.on_start(meet)
         around.call("after_init_train_context")
-        backend.on_training_start(_Meet(current))
+        backend.on_training_start(meet)
     if setting_up.error is not None:
         return _tell_failure(link, setting_up.error, current.reports, kind=_kind_of(setting_up.error, start))
     imported = _tell_imports(link, imported, loading=True)
@@ -150,11 +163,18 @@ def _run(link: RankLink, start: Start, imported: frozenset[str] | None = None) -
         return _tell_value(link, value, current.reports)
     code = _tell_failure(link, error, current.reports)
     if failed:
-        # Only now: where a process group ends its peers fail, and theirs would be told before what brought it about.
-        with Capture():
-            backend.on_shutdown()
+        _shut_down(backend)
     _tell_imports(link, imported, loading=False)
     return code
+
+
+def _shut_down(backend: Backend) -> None:
+    """Take down the communication of a rank that has failed, and said so.
+
+    Only then: where a process group ends its peers fail, and that would be told before what brought it about.
+    """
+    with Capture():
+        backend.on_shutdown()
 
 
 def _leave(current: session.Session, error: BaseException | None) -> None:
@@ -188,17 +208,31 @@ def _place(start: Start) -> Place:
     )
 
 
-class _Meet:
+class MeetByLink:
     """What a backend's ranks tell each other goes over the rank's own link, like the user's collectives."""
 
-    def __init__(self, current: session.Session) -> None:
+    def __init__(self, current: session.Session, *, first: bool) -> None:
         self._session = current
+        self._first = first
 
     def __call__(self, data: bytes | None) -> bytes:
-        return self._session.collect("broadcast_from_rank_zero", data, session.UNSET_TIMEOUT)[0]
+        """Return rank 0's bytes."""
+        given = None if data is None and not self._first else _bytes("meet(data)", data)
+        return self._session.collect("broadcast_from_rank_zero", given, session.UNSET_TIMEOUT)[0]
 
     def gather(self, data: bytes) -> list[bytes]:
-        return self._session.collect("all_gather", data, session.UNSET_TIMEOUT)
+        """Return everybody's bytes."""
+        return self._session.collect("all_gather", _bytes("meet.gather(data)", data), session.UNSET_TIMEOUT)
+
+
+def _bytes(call: str, data: object) -> bytes:
+    """Return what a backend gave, if the others can be told it: a backend's author is not held to the types."""
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    how = "text.encode()" if isinstance(data, str) else "json.dumps(…).encode(), for instance"
+    if data is None:
+        how = "rank 0 gives what all are told, None is for the others" if call == "meet(data)" else 'b"" for nothing'
+    raise TypeError(f"{call}: give bytes, not {type(data).__name__}: {how}")
 
 
 def _blob(start: Start) -> bytes | None:

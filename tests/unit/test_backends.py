@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from runfold.events.config import BackendConfig
+from runfold.workers import session
 from runfold.workers.backends import NONE, NoBackend, Place, backend_of, torchlib
 from runfold.workers.backends.torch import TorchBackend, backend_name, group_environment, rank_environment
 from runfold.workers.backends.torchft import replica_environment
 from runfold.workers.devices import device_index, gpus_by_slot, visible_gpus
 from runfold.workers.errors import LoadError
+from runfold.workers.rank import MeetByLink
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -267,6 +269,45 @@ def test_torchft_that_is_not_there_says_how_to_have_it() -> None:
     backend = backend_of(BackendConfig(kind="torchft"), place())
     with pytest.raises(ImportError, match="torchft is not installed where the ranks run: pip install"):
         backend.on_start(NoMeet())
+
+
+class Collected:
+    """A session's collectives, of one rank alone."""
+
+    def collect(self, kind: str, value: bytes | None, timeout_s: float | None) -> list[bytes]:
+        assert timeout_s == session.UNSET_TIMEOUT
+        return [b"rank 0's" if value is None else value, kind.encode()]
+
+
+def met(*, first: bool) -> MeetByLink:
+    return MeetByLink(cast("session.Session", Collected()), first=first)
+
+
+def test_ranks_meet_with_bytes() -> None:
+    assert met(first=True)(b"here") == b"here"
+    assert met(first=False)(None) == b"rank 0's"
+    assert met(first=True).gather(cast("bytes", bytearray(b"me")))[0] == b"me"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("here", r"meet\(data\): give bytes, not str: text.encode\(\)"),
+        ({"port": 1}, r"meet\(data\): give bytes, not dict: json.dumps"),
+        (None, "rank 0 gives what all are told"),
+    ],
+)
+def test_what_is_no_bytes_is_refused_where_it_is_given(given: object, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        met(first=True)(cast("bytes", given))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"), [("me", "not str: text.encode"), (1, "not int"), (None, 'b"" for nothing')]
+)
+def test_what_is_no_bytes_is_not_gathered(given: object, words: str) -> None:
+    with pytest.raises(TypeError, match=words):
+        met(first=False).gather(cast("bytes", given))
 
 
 class NoMeet:

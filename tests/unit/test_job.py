@@ -7,6 +7,7 @@ import json
 import msgspec
 import pytest
 
+from runfold.events.config import BackendConfig
 from runfold.events.job import Job, check_job, decode_job, encode_job, job_digest, resolve_job
 from runfold.events.limits import JOB_MAX_BYTES
 from runfold.events.strict import Refused
@@ -14,6 +15,14 @@ from runfold.events.strict import Refused
 
 def published(**fields: object) -> bytes:
     return json.dumps({"entrypoint": "module:train", **fields}).encode()
+
+
+def torch(**options: object) -> dict[str, object]:
+    return {"kind": "torch", "options": options}
+
+
+def torchft(**options: object) -> dict[str, object]:
+    return {"kind": "torchft", "options": options}
 
 
 @pytest.mark.parametrize(
@@ -38,6 +47,21 @@ def published(**fields: object) -> bytes:
         (published(checkpoint={"num_to_keep": 0}), "$.checkpoint.num_to_keep", "at least 1"),
         (published(timeouts={"beat_every_s": -1}), "$.timeouts.beat_every_s", "finite number of seconds"),
         (published(backend={"kind": "smoke-signals"}), "$.backend.kind", "smoke-signals"),
+        (published(backend={"options": {"timeout_s": 9}}), "$.backend.options.timeout_s", "say which backend.kind"),
+        (
+            published(backend=torch(backnd="gloo")),
+            "$.backend.options.backnd",
+            "known are backend, init_method, shutdown_timeout_s, timeout_s",
+        ),
+        (published(backend=torch(lighthouse="http://a:1")), "$.backend.options.lighthouse", "unknown field"),
+        (published(backend=torch(timeout_s="9")), "$.backend.options.timeout_s", "must be a number"),
+        (published(backend=torch(timeout_s=True)), "$.backend.options.timeout_s", "not true or false"),
+        (published(backend=torch(timeout_s=0)), "$.backend.options.timeout_s", "more than 0 seconds"),
+        (published(backend=torch(shutdown_timeout_s=-1)), "$.backend.options.shutdown_timeout_s", "0 seconds or more"),
+        (published(backend=torch(backend=1)), "$.backend.options.backend", "must be text"),
+        (published(backend=torch(init_method="file")), "$.backend.options.init_method", "env, tcp"),
+        (published(backend=torchft(lighthouse=1)), "$.backend.options.lighthouse", "must be text"),
+        (published(backend=torchft(lighthouse_kwargs=[])), "$.backend.options.lighthouse_kwargs", "must be a table"),
         (published(id="Not An Id"), "$.id", "no run id"),
         (published(id="job-7"), "$.id", "cannot be asked for"),
         (published(kind="resize_run"), "$.kind", "resize_run"),
@@ -55,6 +79,24 @@ def test_what_is_no_job_is_refused_with_the_path_of_the_offender(data: bytes, pa
         decode_job(data)
     assert refusal.value.path == path
     assert words in refusal.value.reason
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        torch(backend="gloo", init_method="tcp", timeout_s=9, shutdown_timeout_s=0),
+        torch(backend=None),
+        torchft(timeout_s=0.5, lighthouse="http://a:1", lighthouse_kwargs={"min_replicas": 2}),
+        {"kind": "mine.py:Mine", "options": {"anything": [1, {"else": None}]}},
+    ],
+)
+def test_what_a_backend_can_be_told_is_taken_and_one_of_your_own_takes_anything(backend: dict[str, object]) -> None:
+    assert decode_job(published(backend=backend)).backend.options == backend["options"]
+
+
+def test_an_option_that_is_not_there_is_refused_also_when_the_job_is_made_in_python() -> None:
+    with pytest.raises(Refused, match=r"\$\.backend\.options\.backnd: unknown field"):
+        check_job(Job(entrypoint="a:b", backend=BackendConfig(kind="torch", options={"backnd": "gloo"})))
 
 
 @pytest.mark.parametrize("field", [{"name": "\udcff"}, {"config": {"a": "\udcff"}}, {"env": {"A": "\udcff"}}])

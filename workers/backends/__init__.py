@@ -56,7 +56,10 @@ class Meet(Protocol):
 
 
 class Backend(Protocol):
-    """One rank's side of a backend. What `on_start` and `on_training_start` raise is a failure to meet, and retried."""
+    """One rank's side of a backend. What `on_start` and `on_training_start` raise is a failure to meet, and retried.
+
+    But for an `ImportError`: what is not installed is missing at the next try too, and the run ends.
+    """
 
     def environment(self) -> dict[str, str]:
         """Return the variables that the rank's libraries look for; set before `on_start`."""

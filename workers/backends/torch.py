@@ -62,7 +62,7 @@ class TorchBackend:
             raise RuntimeError("torch.distributed is not available in this build of torch")
         if self._name == TPU_BACKEND:
             _load_tpus(place)
-        timeout = timedelta(seconds=float(str(place.options.get("timeout_s", TIMEOUT_S))))
+        timeout = timedelta(seconds=_seconds(place, "timeout_s", TIMEOUT_S))
         listening = _listen(place.addr) if place.rank == 0 else None
         where = _met(meet, place.addr, listening)
         apply_environment(group_environment(place, where.addr, where.port, is_set))
@@ -94,7 +94,7 @@ class TorchBackend:
         dist = torchlib.distributed()
         if not dist.is_initialized():
             return
-        limit_s = float(str(self._place.options.get("shutdown_timeout_s", SHUTDOWN_TIMEOUT_S)))
+        limit_s = _seconds(self._place, "shutdown_timeout_s", SHUTDOWN_TIMEOUT_S)
         leaving = threading.Thread(target=_leave, name="leave the process group", daemon=True)
         leaving.start()
         leaving.join(limit_s)
@@ -122,6 +122,11 @@ def rank_environment(place: Place, visible: str | None) -> dict[str, str]:
         "ACCELERATE_TORCH_DEVICE": f"cuda:{index}" if place.resources.get("GPU", 0) > 0 else _without_gpu(place),
     }
     return {name: str(value) for name, value in given.items()}
+
+
+def _seconds(place: Place, option: str, usual: float) -> float:
+    told = place.options.get(option)
+    return usual if told is None else float(str(told))
 
 
 def _without_gpu(place: Place) -> str:
