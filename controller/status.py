@@ -5,13 +5,15 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, assert_never
 
+from msgspec.structs import replace
+
 from runfold.controller.elastic import waiting_for_room
 from runfold.controller.places import looked_for
 from runfold.controller.replicas import size_of
 from runfold.controller.timeouts import timeouts
 from runfold.controller.words import listed
 from runfold.events.edges import state_name
-from runfold.events.replicas import members, waits_for_place
+from runfold.events.replicas import find_replica, members, replica_of, waits_for_place
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -49,7 +51,7 @@ def status(state: RunState, head: Head, accepted_at: str) -> Status:
         cause=cause_words(phase.cause),
         attempt=state.attempt,
         world_size=group.num_workers if group is not None else 0,
-        ranks=_ranks(group),
+        ranks=_ranks(group, size_of(state)),
         budgets={name: BudgetStatus(spent=part.spent, limit=part.limit) for name, part in state.budgets.items()},
         metrics=state.metrics,
         checkpoint=state.checkpoint.name if state.checkpoint is not None else None,
@@ -112,11 +114,20 @@ def cause_words(cause: Cause) -> str:
     return what if cause.entry is None else f"entry {cause.entry}, {what}"
 
 
-def _ranks(group: Group | None) -> tuple[RankStatus, ...]:
+def _ranks(group: Group | None, size: int | None) -> tuple[RankStatus, ...]:
     if group is None:
         return ()
     seen = {one.rank: one for one in group.seen}
-    return tuple(_rank(rank, seen.get(rank.rank)) for rank in group.ranks)
+    ranks = group.ranks
+    if size is not None and group.replicas:
+        # What a rank reported in an earlier life is no report of this one.
+        ranks = tuple(replace(rank, index=-1, step=None) if _is_new(group, rank, size) else rank for rank in ranks)
+    return tuple(_rank(rank, seen.get(rank.rank)) for rank in ranks)
+
+
+def _is_new(group: Group, rank: Rank, size: int) -> bool:
+    replica = find_replica(group.replicas, replica_of(rank.rank, size))
+    return replica is not None and (replica.down or rank.index < replica.first)
 
 
 def _rank(rank: Rank, seen: RankSeen | None) -> RankStatus:

@@ -18,6 +18,7 @@ from runfold.events.entry import AnyInput, Entry
 from runfold.events.facts import (
     CapacityChanged,
     CheckpointSealed,
+    Fact,
     Placed,
     PlacementFailed,
     PlaceReplaced,
@@ -35,6 +36,7 @@ from runfold.events.facts import (
     TaskEnded,
 )
 from runfold.events.failures import Failure
+from runfold.events.replicas import replica_size
 from runfold.events.requests import Request
 from runfold.events.transitions import (
     AnyTransition,
@@ -64,6 +66,7 @@ from runfold.events.transitions import (
 )
 from runfold.replay.clocks import Clocks
 from runfold.replay.history import History, end_name
+from runfold.replay.idle import Idle
 from runfold.replay.uses import SPENT_ON, Stretch, Use, Window, carved, micros, painted
 
 
@@ -92,6 +95,7 @@ class _Attempt:
         self.saved: dict[str, int] = {}
         self.last_report: dict[int, int] = {}
         self.windows: dict[int, list[Window]] = {}
+        self.idle = Idle()
 
     def reported(self, item: Reported, when: int) -> None:
         """Take a report at the time it was made."""
@@ -130,6 +134,8 @@ class _Attempt:
         rows = [Stretch(start=start, end=end, use=use, attempt=self.number) for start, end, use in parts if start < end]
         for start, end in self.hangs:
             rows = list(painted(rows, start, end, "hang"))
+        for start, end, use in self.idle.spans:
+            rows = list(painted(rows, start, end, use))
         windows: Sequence[Window] = max(self.windows.values(), key=_total, default=())
         for row in rows:
             yield from carved(row, windows) if row.use == "productive" else (row,)
@@ -158,6 +164,7 @@ class Cut:
         self.placing = False
         self.resizing = False
         self.least = 0
+        self.size: int | None = None
         self.running = False
         self.over = False
 
@@ -167,6 +174,8 @@ class Cut:
         attempt = self.attempt
         for item in entry.inputs:
             if type(item) is not Reported:
+                if self.running and self.size is not None and isinstance(item, Fact) and item.attempt == attempt.number:
+                    attempt.idle.hear(item, self.now)
                 self._see(entry, item)
             elif item.attempt == attempt.number:
                 if item.spent_s or item.checkpoint is not None:
@@ -198,6 +207,7 @@ class Cut:
         self.attempt.ended, self.attempt.finished = self.now, kept
         if self.attempt.stuck:
             self.attempt.hangs[-1][1] = self.now
+        self.attempt.idle.close(self.now)
         self.running = False
         self.since, self.use = self.now, use
 
@@ -238,6 +248,7 @@ class Cut:
         match item:
             case RunAccepted(job=job):
                 self.least = job.scaling.min_workers if job.scaling.elastic else 0
+                self.size = replica_size(job.scaling, job.backend)
             case StateChanged():
                 self._change(item)
             case AttemptStarted(attempt=number):
@@ -251,10 +262,14 @@ class Cut:
                 attempt = self.attempts.get(number)
                 if attempt is not None:
                     attempt.kept = max(attempt.kept, attempt.saved.get(name, self.now))
-            case FailureDecided() | FirstCauseRevised() | GroupLaidOut():
+            case FailureDecided(failure=failure, decision="replace", replicas=replicas) if self.size is not None:
+                self.attempt.idle.went_down(replicas, self.size, after_failure(failure), self.now)
+            case GroupLaidOut(layout=layout):
+                self.attempt.idle.laid_out(len(layout))
+            case FailureDecided() | FirstCauseRevised():
                 return  # the change of state that comes with them begins another use
             case ReplicaGroupReplaced():
-                return  # the others train on meanwhile
+                return  # while others train on, that is all there is to say; see `Idle`
             case ControllerChanged() | LogRestored() | SourceJoined() | RequestAccepted():
                 return
             case RequestRefused() | CheckpointValidated() | CheckpointsDoubted() | RunContinued() | TaskOrdered():

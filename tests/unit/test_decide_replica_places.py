@@ -194,6 +194,14 @@ def test_given_a_group_without_a_place_then_it_is_shown_what_it_waits_for_and_un
     assert status(run.starts().state, run.head, AT).waiting is None
 
 
+def test_given_a_group_that_begins_again_then_only_reports_of_its_present_life_are_shown() -> None:
+    run = at_work()
+    run.says(*(run.reported(rank, 5) for rank in range(4))).says(run.failed(3))
+    assert [(one.index, one.step) for one in status(run.state, run.head, AT).ranks] == [(5, 50)] * 2 + [(-1, None)] * 2
+    run.starts().says(run.reported(2, 6))
+    assert [one.index for one in status(run.state, run.head, AT).ranks] == [5, 5, 6, -1]
+
+
 def test_given_a_group_that_is_down_for_a_while_then_that_is_shown() -> None:
     run = at_work(6, nodes=("local",), failure=FailureConfig(max_failures=3, backoff_s=5.0))
     run.says(run.failed(3))

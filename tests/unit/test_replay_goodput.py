@@ -202,3 +202,45 @@ def test_stretches_are_painted_and_carved_without_a_hole() -> None:
         (15, 90, "productive"),
         (90, 100, "data"),
     ]
+
+
+# --- replica groups
+
+
+def groups() -> Run:
+    failure = FailureConfig(max_failures=3)
+    return Run(4, nodes=("node-a", "node-b"), failure=failure, replica_size=2).running()
+
+
+def test_while_others_train_a_group_that_is_replaced_takes_nothing_of_what_is_productive() -> None:
+    run = groups()
+    begun = run.t
+    run.says(run.runner_lost("node-b"), after_s=4.0).says(run.queued(free=0), after_s=1.0)
+    run.says(run.reported(0, 0), after_s=5.0)
+    assert parts(of(run)) == {"productive": 10.0, "initialisation": begun}
+
+
+def test_while_the_others_have_returned_nobody_trains_until_the_group_is_back() -> None:
+    run = groups()
+    begun = run.t
+    run.says(run.runner_lost("node-b"), after_s=4.0)
+    run.says(run.returned(0), run.returned(1), after_s=2.0)
+    run.says(run.queued(free=0), after_s=1.0)
+    run.join("node-c").says(run.place_again(1, "node-c", 2), after_s=8.0)
+    run.says(run.ready("node-c"), after_s=2.0).says(run.started(2), run.started(3), after_s=1.0)
+    run.says(run.returned(2), run.returned(3), after_s=5.0)
+    assert parts(of(run)) == {
+        "productive": 11.0,
+        "recovery": 4.0,
+        "waiting_for_capacity": pytest.approx(8.1),
+        "initialisation": begun,
+    }
+
+
+def test_a_group_that_waits_alone_for_nodes_that_were_taken_back_costs_preemption() -> None:
+    run = groups()
+    begun = run.t
+    run.says(run.returned(0), run.returned(1), after_s=3.0)
+    run.says(run.noticed("node-b", within_s=2.0), after_s=1.0).waits(2.0)
+    run.says(run.noticed("node-x"), after_s=6.0)
+    assert parts(of(run)) == {"productive": 6.0, "preemption": 6.0, "initialisation": begun}
