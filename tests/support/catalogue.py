@@ -290,9 +290,9 @@ CASES = (
         (
             "FINISHED",
             "failed attempt 1: local-1: RunnerLost",
-            "worker failure 1 of 3; starting again on new places",
+            "worker failure 1 of 3; restarting on the same places; local-1 lost its place, and another is looked for",
             "failed attempt 2: local-1: RunnerLost",
-            "worker failure 2 of 3; starting again on new places",
+            "worker failure 2 of 3; restarting on the same places; local-1 lost its place, and another is looked for",
         ),
         settings=(SPREAD, "failure.max_failures=3", "failure.node_exclude_after=2"),
     ),
