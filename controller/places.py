@@ -109,6 +109,8 @@ def give_back(state: RunState, failure: Failure, why: str) -> StateChanged:
 def not_to_be_had(state: RunState, group: Group) -> str:
     """Say that the place which the group waits for was not to be had alone."""
     nodes, limit_s = listed(list(looked_for(group))), state.job.timeouts.start_timeout_s
+    if state.t < state.phase.since_t + limit_s:
+        return f"no node of the pool could have another place for {nodes}, and there is room for all elsewhere"
     others = "others wait, or all have room elsewhere"
     return f"no other place for {nodes} within timeouts.start_timeout_s ({limit_s:g} s), while {others}"
 

@@ -228,15 +228,15 @@ class Draft:
         if isinstance(phase, Scheduling) and not waits:
             self.now = replace(self.now, phase=replace(phase, deadline_t=due_t))
 
-    def hold_on(self, *, contested: bool) -> None:
-        """Keep the places of a group that looks for another: for ever, or no longer than a start takes if contested."""
+    def hold_on(self, *, contested: bool, hopeless: bool) -> None:
+        """Keep the places of a group that looks for another: for ever, if contested no longer than a start may take."""
         group, phase = self.group, self.now.phase
         if not isinstance(phase, Scheduling) or group is None or group.layout:
             return
         if any(place.left is not None for place in group.places):
             limit_s, due_t = self.state.job.timeouts.start_timeout_s, phase.deadline_t
-            due_t = self.t + limit_s if due_t is None else due_t
-            self.now = replace(self.now, phase=replace(phase, deadline_t=due_t if contested else None))
+            due_t = self.t if hopeless else self.t + limit_s if due_t is None else due_t
+            self.now = replace(self.now, phase=replace(phase, deadline_t=due_t if contested or hopeless else None))
 
     def when(self, item: Fact) -> float:
         """Return when a fact happened, on the run's clock: never after it was heard of."""

@@ -52,12 +52,14 @@ class Queued(PoolFact, frozen=True, kw_only=True):
     """The group waits for room, or for one place: runs ahead of it, slots free and slots needed.
 
     `contested`: while it keeps its other places, others wait that could use them, or all could be placed elsewhere.
+    `hopeless`: no node that is there could have it, and all could be placed now.
     """
 
     ahead: int
     free: int
     needed: int
     contested: bool = False
+    hopeless: bool = False
 
 
 class Placed(PoolFact, frozen=True, kw_only=True):

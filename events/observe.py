@@ -196,7 +196,7 @@ def _has_left(draft: Draft, node: str) -> bool:
 def _queued(draft: Draft, item: Queued) -> None:
     ahead = f", {item.ahead} run{'' if item.ahead == 1 else 's'} ahead" if item.ahead else ""
     _wait(draft, f"{item.needed} slot{'' if item.needed == 1 else 's'} needed, {item.free} free{ahead}")
-    draft.hold_on(contested=item.contested)
+    draft.hold_on(contested=item.contested, hopeless=item.hopeless)
 
 
 def _wait(draft: Draft, waiting: str) -> None:

@@ -184,7 +184,7 @@ class Desk:
                 self._say(PlacementFailed(**self._about(), verdict="busy", reason=waiting.what))
                 return
             said = Queued(**self._about(), ahead=waiting.ahead, free=waiting.free, needed=waiting.needed)
-            self._say(replace(said, contested=True) if waiting.contested else said)
+            self._say(replace(said, contested=waiting.contested, hopeless=waiting.hopeless))
 
     def place(self, granted: Granted) -> None:
         """Say that the group has its places, and start a runner on each."""

@@ -329,9 +329,11 @@ async def test_who_waits_for_a_place_is_told_when_others_could_use_those_that_it
     book.withdraw("b")
     book.ask(demand("b", 1, selectors=({NODE_LABEL: "elsewhere"},)))
     assert not contested(), "who waits for other nodes could not use them"
+    assert not book.waiting()["a/place-1"].hopeless
     whole = demand("a", 2, resources={"CPU": 1.0}, excluded=(lost,))
     book.ask(demand("a/place-1", 1, resources={"CPU": 2.0}, excluded=(stays, lost), of="a", whole=whole))
     assert contested(), "the group could be placed whole"
+    assert book.waiting()["a/place-1"].hopeless, "and no node that is there could have its place"
     for key in ("b", "a/place-1"):
         book.withdraw(key)
     book.release("a")

@@ -203,6 +203,15 @@ def test_given_others_that_wait_then_places_are_kept_no_longer_than_a_start_may_
     assert (run.the(AttemptStarted).kept, run.state.attempt) == (False, 3)
 
 
+def test_given_no_node_that_could_have_the_place_and_room_for_all_then_the_group_moves_at_once() -> None:
+    run = looking()
+    run.says(replace(run.queued(needed=1, contested=True), hopeless=True)).waits(0.1)
+    assert run.the(StateChanged).reason.startswith(
+        "no node of the pool could have another place for node-b, and there is room for all elsewhere: the places"
+    )
+    assert not run.says(run.released()).the(AttemptStarted).kept
+
+
 def test_given_others_that_wait_no_more_then_places_are_kept_on() -> None:
     run = looking()
     run.says(run.queued(needed=1, contested=True)).says(run.queued(needed=1))

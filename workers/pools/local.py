@@ -66,7 +66,7 @@ class Waiting(Value, frozen=True, kw_only=True):
     """How a run waits: runs ahead of it, CPUs free and needed (rounded down and up).
 
     `what` it waits for, in words, where that is not CPUs. `contested`: the places that its group keeps meanwhile are of
-    use to others that wait, or it could be placed whole.
+    use to others that wait, or it could be placed whole. `hopeless`: whole now, and not on another place of any node.
     """
 
     ahead: int
@@ -74,6 +74,7 @@ class Waiting(Value, frozen=True, kw_only=True):
     needed: int
     what: str = ""
     contested: bool = False
+    hopeless: bool = False
 
 
 class Granted(Value, frozen=True, kw_only=True):
@@ -200,19 +201,25 @@ class Slots:
                 ahead=ahead,
                 free=self._free_for(demand),
                 needed=_rounded_up(demand),
-                contested=demand.whole is not None and self._is_contested(demand.whole),
+                contested=demand.whole is not None and (self._others_wait(demand) or self._could_be(demand.whole)),
+                hopeless=demand.whole is not None and self._is_hopeless(demand, demand.whole),
             )
             for ahead, demand in enumerate(self._queue())
         }
 
-    def _is_contested(self, whole: Demand) -> bool:
-        """Whether a group should not keep its places for long that waits for one: see `Waiting`."""
-        for other in self._waiting.values():
-            if other.holder != whole.run and not self._waits_for_nodes(other, _exact(other.resources)):
-                return True
+    def _others_wait(self, demand: Demand) -> bool:
+        """Whether others wait whom the nodes that are there could serve."""
+        others = (other for other in self._waiting.values() if other.holder != demand.holder)
+        return not all(self._waits_for_nodes(other, _exact(other.resources)) for other in others)
+
+    def _could_be(self, whole: Demand) -> bool:
+        """Whether a group that keeps places could be placed whole now, on what it holds and what is free."""
         own = self._free_with_own(whole)
         usable = {node: free for node, free in own.items() if node not in whole.excluded}
         return _fit(usable, _exact(whole.resources), whole, self._labels) is not None
+
+    def _is_hopeless(self, demand: Demand, whole: Demand) -> bool:
+        return self._waits_for_nodes(demand, _exact(demand.resources)) and self._could_be(whole)
 
     def _waits_for_nodes(self, demand: Demand, need: Mapping[str, int]) -> bool:
         """Whether a demand could not be met by the nodes that it may use if they all stood empty."""

@@ -219,15 +219,19 @@ class RayBook:
                 free=self.free,
                 needed=cpus_of(demand),
                 what=self._slices_words(demand),
-                contested=demand.whole is not None and self._is_contested(demand.whole),
+                contested=demand.whole is not None and (self._others_wait(demand) or self._could_be(demand.whole)),
+                hopeless=demand.whole is not None and self._waits_for_nodes(demand) and self._could_be(demand.whole),
             )
             for ahead, demand in enumerate(self._queue())
         }
 
-    def _is_contested(self, whole: Demand) -> bool:
-        """Whether a group should not keep its places for long that waits for one: see `Waiting`."""
-        if not all(self._waits_for_nodes(other) for other in self._waiting.values() if other.holder != whole.run):
-            return True
+    def _others_wait(self, demand: Demand) -> bool:
+        """Whether others wait whom the nodes that are there could serve."""
+        others = (other for other in self._waiting.values() if other.holder != demand.holder)
+        return not all(map(self._waits_for_nodes, others))
+
+    def _could_be(self, whole: Demand) -> bool:
+        """Whether a group that keeps places could be placed whole now, on what it holds and what is free."""
         nodes = {name: node for name, node in self._cluster.nodes.items() if name not in whole.excluded}
         room = room_on(nodes, {name: self._free_for(whole, name) for name in nodes}, whole)
         return room.fits is not None and room.fits >= whole.num_workers
