@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from runfold.workers.errors import LinkError
-from runfold.workers.hatchery import Ending
+from runfold.workers.hatchery import StopDeadline
 from runfold.workers.heirs import knock
 from runfold.workers.pipe import RunnerPipe, StopNow
 from runfold.workers.places import Place, is_held, socket_path
@@ -39,7 +39,7 @@ class AdoptedRunner:
         self._ended_s: float | None = None
         self._orderly = False
         self._stop: StopNow | None = None
-        self._ending = Ending(lambda: self.pid, self._kill)
+        self._deadline = StopDeadline(lambda: self.pid, self._kill)
         self._reaching = asyncio.create_task(self._reach(), name=f"knock {place.run} {place.node}")
         self._task = asyncio.create_task(self._live(), name=f"adopted {place.run} {place.node}")
 
@@ -62,7 +62,7 @@ class AdoptedRunner:
 
     def stop(self, reason: str, grace_s: float) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
-        if not self.alive or not self._ending.within(grace_s):
+        if not self.alive or not self._deadline.tighten(grace_s):
             return
         self._stop = StopNow(reason=reason, grace_s=grace_s)
         if self._pipe is not None:
@@ -77,7 +77,7 @@ class AdoptedRunner:
         for task in (self._task, self._reaching):
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._ending.close()
+        await self._deadline.close()
         if self._pipe is not None:
             self._pipe.close()
 
@@ -90,7 +90,7 @@ class AdoptedRunner:
         finally:
             self._stranger.close()
             self._reaching.cancel()
-            self._ending.cancel()
+            self._deadline.cancel()
         if self._pipe is not None:
             self._pipe.close()
         self._on_end()

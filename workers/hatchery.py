@@ -67,8 +67,8 @@ class Hatchery:
         await self._zygote.close()
 
 
-class Ending:
-    """The end that a runner was told to come to, else `kill` ends it; of several words the strictest counts."""
+class StopDeadline:
+    """Until when a runner that was told to stop has to be gone, else `kill` ends it; the strictest word counts."""
 
     def __init__(self, pid: Callable[[], int | None], kill: Callable[[], Awaitable[None]]) -> None:
         self._pid = pid
@@ -76,7 +76,7 @@ class Ending:
         self._at_s: float | None = None
         self._task: asyncio.Task[None] | None = None
 
-    def within(self, grace_s: float) -> bool:
+    def tighten(self, grace_s: float) -> bool:
         """Have it killed when it is not gone within `grace_s` and a margin; False when it is to be gone sooner."""
         at_s = time.monotonic() + grace_s + STOP_MARGIN_S
         if self._at_s is not None and at_s >= self._at_s:
@@ -123,7 +123,7 @@ class RunnerProcess:
         self._reason = ""
         self._ended_s: float | None = None
         self._stranger: Stranger | None = None
-        self._ending = Ending(lambda: self.pid, self._kill)
+        self._deadline = StopDeadline(lambda: self.pid, self._kill)
         self._task = asyncio.create_task(self._live(), name=f"runner {spec.run} {spec.node}")
 
     @property
@@ -151,7 +151,7 @@ class RunnerProcess:
 
     def stop(self, reason: str, grace_s: float) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
-        if self.alive and self._ending.within(grace_s):
+        if self.alive and self._deadline.tighten(grace_s):
             self._pipe.send(StopNow(reason=reason, grace_s=grace_s))
 
     async def wait(self) -> None:
@@ -172,7 +172,7 @@ class RunnerProcess:
         finally:
             self._ended_s = time.monotonic()
             self._pipe.close()
-            self._ending.cancel()
+            self._deadline.cancel()
             self._on_end()
 
     async def _end_unseen(self, child: Child) -> None:
@@ -189,7 +189,7 @@ class RunnerProcess:
         """Leave it to the next heir: it goes on."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
-        await self._ending.close()
+        await self._deadline.close()
 
     async def _kill(self) -> None:
         if self._stranger is not None:

@@ -16,7 +16,7 @@ from runfold.workers import chores, estate, hatchery, retry, runner, spool, supe
 from runfold.workers.backends import torch as torch_backend
 from runfold.workers.backends import torchlib
 from runfold.workers.estate import Estate
-from runfold.workers.hatchery import Ending
+from runfold.workers.hatchery import StopDeadline
 from runfold.workers.placing import SayLost
 from runfold.workers.pools.ray import book, handle
 from runfold.workers.pools.ray import pool as ray_pool
@@ -100,13 +100,14 @@ def test_a_runner_that_does_not_end_is_killed_by_the_strictest_of_what_it_was_to
 
     async def story() -> None:
         monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
-        ending, gone, unborn = Ending(lambda: 4711, kill), Ending(lambda: 4712, kill), Ending(lambda: None, kill)
-        assert [ending.within(grace_s) for grace_s in (30.0, 5.0, 60.0)] == [True, True, False]
-        gone.within(1.0)
+        late, gone = StopDeadline(lambda: 4711, kill), StopDeadline(lambda: 4712, kill)
+        unborn = StopDeadline(lambda: None, kill)
+        assert [late.tighten(grace_s) for grace_s in (30.0, 5.0, 60.0)] == [True, True, False]
+        gone.tighten(1.0)
         gone.cancel()
-        unborn.within(1.0)
+        unborn.tighten(1.0)
         await asyncio.sleep(100.0)
-        await asyncio.gather(ending.close(), gone.close(), unborn.close())
+        await asyncio.gather(late.close(), gone.close(), unborn.close())
 
     run_virtual(story())
     assert killed_s == [5.0 + hatchery.STOP_MARGIN_S]
