@@ -9,7 +9,7 @@ from runfold.workers.pools.ray.actor import gpus_here
 from runfold.workers.pools.ray.library import Group, Ray
 
 
-async def visible(ray: Ray, group: Group, bundles: Sequence[int], gpus: float) -> dict[str, str]:
+async def gpus_on(ray: Ray, group: Group, bundles: Sequence[int], gpus: float) -> dict[str, str]:
     """Return the variable that shows all GPUs of these bundles, each with so many; nothing where they have none."""
     if gpus <= 0:
         return {}

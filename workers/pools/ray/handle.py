@@ -134,7 +134,9 @@ class RayRunner:
 
     async def _end_of(self, actor: Actor) -> Ended:
         """Wait for the runner's end."""
-        answer = await lasting(actor, "ended", ("heed", self._adopt_within_s), lambda: self._on_silence(self.node))
+        answer = await lasting(
+            actor, "ended", lambda: actor.call("heed", self._adopt_within_s), lambda: self._on_silence(self.node)
+        )
         if isinstance(answer, bytes):
             return msgspec.msgpack.decode(answer, type=Ended)
         return Ended(reason=f"its actor answered {answer!r}")
@@ -161,10 +163,12 @@ class RayRunner:
         await self._ray.kill(self._actor)
 
 
-async def lasting(actor: Actor, method: str, probe: tuple[object, ...], on_silence: Callable[[], None]) -> object:
-    """Wait for the answer to a call that may take for ever. `probe` is another call, that is answered at once.
+async def lasting(
+    actor: Actor, method: str, probe: Callable[[], Awaitable[object]], on_silence: Callable[[], None]
+) -> object:
+    """Wait for the answer to a call that may take for ever. `probe` makes another one, that is answered at once.
 
-    An actor whose connection is broken, and stays so, is lost with its machine.
+    An actor whose connection is broken, and stays so, is lost with its machine: `on_silence` is called.
 
     Raises:
         ActorLost: there will be no answer.
@@ -174,7 +178,7 @@ async def lasting(actor: Actor, method: str, probe: tuple[object, ...], on_silen
         try:
             if broken_s is not None:
                 async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                    await actor.call(str(probe[0]), *probe[1:])
+                    await probe()
                 broken_s = None
             return await actor.call(method)
         except (ActorUnreachable, TimeoutError) as error:

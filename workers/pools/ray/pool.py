@@ -25,7 +25,7 @@ from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pools.ray.actor import Attendant, Standing
 from runfold.workers.pools.ray.book import RayBook
 from runfold.workers.pools.ray.chips import chips_on
-from runfold.workers.pools.ray.gpus import visible
+from runfold.workers.pools.ray.gpus import gpus_on
 from runfold.workers.pools.ray.handle import RayRunner
 from runfold.workers.pools.ray.held import Reserved, Sight
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Ray
@@ -117,9 +117,9 @@ class RayPool:
         bundles = reserved.on(node.id)
         gpus = spec.resources.get("GPU", 0.0)
         name = f"{self._prefix}{spec.run}-{spec.attempt}-{spec.node}-{secrets.token_hex(2)}{self._suffix}"
-        actor, shown, chips = await asyncio.gather(
+        actor, gpus_shown, chips = await asyncio.gather(
             self._ray.create_actor(Attendant, name, reserved.group, bundles[0], spec.runtime_env),
-            visible(self._ray, reserved.group, bundles, gpus),
+            gpus_on(self._ray, reserved.group, bundles, gpus),
             chips_on(self._ray, reserved.group, bundles, spec.resources.get(TPU, 0.0), node),
         )
         pod, pod_host = pod_of(node)
@@ -129,7 +129,7 @@ class RayPool:
             places_dir=None,
             adopt=False,
             tied=True,
-            env={**values_of(spec.secret_env), **shown, **chips},
+            env={**values_of(spec.secret_env), **gpus_shown, **chips},
             runtime_env={},
             pod=pod,
             pod_host=pod_host,

@@ -19,7 +19,7 @@ from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.ray.actor import HEED_EVERY_S
 from runfold.workers.pools.ray.book import RayBook
 from runfold.workers.pools.ray.chips import chips_on
-from runfold.workers.pools.ray.gpus import visible
+from runfold.workers.pools.ray.gpus import gpus_on
 from runfold.workers.pools.ray.handle import ANSWER_TIMEOUT_S, lasting
 from runfold.workers.pools.ray.held import Reserved
 from runfold.workers.pools.ray.library import Actor, ActorLost, ActorUnreachable, Group, Ray, RayNode
@@ -151,7 +151,7 @@ class RayTasks:
     async def _devices(self, reserved: Reserved, node: RayNode) -> dict[str, str]:
         """Return the variables by which a process sees the GPUs and TPU chips that are its own."""
         gpus, chips = await asyncio.gather(
-            visible(self._ray, reserved.group, [0], reserved.resources.get("GPU", 0.0)),
+            gpus_on(self._ray, reserved.group, [0], reserved.resources.get("GPU", 0.0)),
             chips_on(self._ray, reserved.group, [0], reserved.resources.get(TPU, 0.0), node),
         )
         return {**gpus, **chips_environment(chips.get(VISIBLE_CHIPS), 1, 0)}
@@ -160,7 +160,7 @@ class RayTasks:
         over = asyncio.Event()
         heeding = asyncio.create_task(self._heed(actor, task.adopt_within_s, over), name=f"heed {task.key}")
         try:
-            answer = await lasting(actor, "said", ("standing",), lambda: self._book.suspect(node))
+            answer = await lasting(actor, "said", lambda: actor.call("standing"), lambda: self._book.suspect(node))
             over.set()
             # What it is telling now was printed before the rest.
             await asyncio.wait({heeding}, timeout=ANSWER_TIMEOUT_S)
