@@ -156,11 +156,12 @@ class Beside:
             accepted_at=assignment.accepted_at,
         )
         lost = ""
-        for _ in range(REMOTE_TRIES_MAX):
+        for tries_left in reversed(range(REMOTE_TRIES_MAX)):
             try:
                 return await self._tried(task, demand, assignment, work, spec)
             except RemoteTaskLost as error:
                 lost = str(error)
+            if tries_left:
                 _LOG.warning("%s: %s is lost, and is begun again: %s", self._home.run, task.id, lost)
                 await asyncio.sleep(AGAIN_AFTER_S)
         return Said(error=_error("RemoteTaskLost", f"it was lost {REMOTE_TRIES_MAX} times: {lost}"))
