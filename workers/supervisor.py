@@ -248,10 +248,9 @@ class Supervisor:
             desk = self._desks[run]
             if not task:
                 desk.place(granted)
-            elif task.startswith(PREFIX) and desk.mend(int(task.removeprefix(PREFIX)), granted):
-                pass
             elif task.startswith(PREFIX):
-                self._give_back(granted.demand.run)
+                if not desk.mend(int(task.removeprefix(PREFIX)), granted):
+                    self._give_back(granted.demand.run)
             elif desk.beside is not None:
                 desk.beside.granted(task)
         for given_up in self._slots.given_up():
