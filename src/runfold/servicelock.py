@@ -26,7 +26,7 @@ def lock_service(data_dir: Path) -> int:
     data_dir.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(data_dir / SERVICE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if not _is_taken(descriptor):
+        if not _take(descriptor):
             holder = os.pread(descriptor, 32, 0).strip().decode(errors="replace") or "another one"
             raise ServiceError(
                 f"the data directory {data_dir} is in use: its service runs already (process {holder}). "
@@ -55,8 +55,8 @@ def is_kept_running(data_dir: Path) -> bool:
     return False
 
 
-def _is_taken(descriptor: int) -> bool:
-    """Take the lock, if nobody has it; who only looks whether it is held has it for an instant."""
+def _take(descriptor: int) -> bool:
+    """Take the lock; False when another has it. Tried more than once: who only looks has it for an instant."""
     for tries_left in reversed(range(LOCK_TRIES_MAX_COUNT)):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
