@@ -26,7 +26,7 @@ class Ending:
         """Note that it is asked to end; `pid` is its process, once there is one."""
         if self.asked_s is None:
             self.asked_s = now
-            # Dead, and not reaped yet. Its peers may have noticed, and been told of, before us.
+            # It may be dead and not reaped yet: its peers can have noticed that, and told of it, before we do.
             self._was_dead = pid is not None and kernel_state(pid) in _DEAD
 
     def accounts_for(self, ended: RankEnd) -> bool:

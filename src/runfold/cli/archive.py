@@ -32,7 +32,7 @@ def command(
     try:
         archived = asyncio.run(archive_to(find(data, server, context), target, url))
     except UnreachableError:
-        raise
+        raise  # an OSError by its kind, and not of what is written
     except OSError as error:
         raise RunfoldError(f"archive: {url}: {error}. What was written stands; the same command goes on") from error
     if output == "json":
