@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import cast
 
 import msgspec
@@ -12,7 +12,16 @@ import msgspec
 from runfold.events.base import Json
 from runfold.events.gates import CONTEXT, FAILURE, REPLICA_SHUTDOWN, REPLICA_START, REPORT, RESIZE, START, STATE
 from runfold.events.values import pack, unpack
-from runfold.workers.callbacks import ControllerState, Decision, GroupInfo, RankError, RunContext, WorkerInfo, is_gate
+from runfold.workers.callbacks import (
+    ControllerState,
+    Decision,
+    GroupInfo,
+    RankError,
+    RunContext,
+    WorkerInfo,
+    hook_of,
+    is_gate,
+)
 from runfold.workers.processes import tell
 
 Call = tuple[tuple[object, ...], dict[str, object]]
@@ -23,9 +32,10 @@ def asked(callbacks: Sequence[object], hook: str, arguments: Mapping[str, Json],
     positional, named = _call(hook, arguments, context)
     together: dict[str, Json] = {}
     for callback in callbacks:
-        if not is_gate(callback, hook):
+        own = hook_of(callback, hook)
+        if own is None or not is_gate(callback, hook):
             continue
-        said: object = cast("Callable[..., object]", getattr(callback, hook))(*positional, **named)
+        said = own(*positional, **named)
         if inspect.iscoroutine(said):
             said = asyncio.run(cast("Coroutine[object, object, object]", said))
         if isinstance(said, Mapping) and said:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Final, Literal, TypeVar, overload
+from typing import Final, Literal, TypeVar, cast, overload
 
 import msgspec
 
@@ -255,18 +255,32 @@ STANDS_IN: Final[Mapping[str, str]] = {
 
 def has(callback: object, hook: str) -> bool:
     """Whether a callback has a hook of its own, not that of the classes here; or the one that stands in for it."""
-    return _own(callback, hook) is not None
+    return _named(callback, hook) is not None
+
+
+def hook_of(callback: object, hook: str) -> Callable[..., object] | None:
+    """Return what of a callback's own is called for a hook; None where it has nothing."""
+    name = _named(callback, hook)
+    return None if name is None else cast("Callable[..., object]", getattr(callback, name))
+
+
+def _named(callback: object, hook: str) -> str | None:
+    """Return what a callback calls its own of a hook: by the hook's name, or by that of what stands in for it.
+
+    Told of groups of one kind only is who has a class of that kind alone.
+    """
+    found: object = getattr(type(callback), hook, None)
+    if callable(found) and getattr(found, "__module__", None) != __name__:
+        return hook
+    if not callable(found) and isinstance(callback, WorkerGroupCallback | ReplicaGroupCallback):
+        return None
+    stands_in = STANDS_IN.get(hook)
+    return _named(callback, stands_in) if stands_in is not None else None
 
 
 def _own(callback: object, hook: str) -> object | None:
-    """Return what of a callback's own is called for a hook."""
-    found: object = getattr(type(callback), hook, None)
-    if not callable(found):
-        return None
-    if getattr(found, "__module__", None) != __name__:
-        return found
-    stands_in = STANDS_IN.get(hook)
-    return _own(callback, stands_in) if stands_in is not None else None
+    name = _named(callback, hook)
+    return None if name is None else getattr(type(callback), name)
 
 
 def gates_of(callbacks: Iterable[object]) -> dict[str, OnError]:

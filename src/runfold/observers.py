@@ -8,11 +8,11 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from runfold.happenings import Happening, Happenings
 from runfold.keepsake import storage_of
-from runfold.workers.callbacks import has, is_gate
+from runfold.workers.callbacks import hook_of, is_gate
 from runfold.workers.capture import Capture
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ class Observers:
             on_event: Callable[[Happening], object] | None = getattr(callback, "on_event", None)
             if on_event is not None:
                 on_event(happening)
-            if has(callback, hook) and not is_gate(callback, hook):
-                cast("Callable[..., object]", getattr(callback, hook))(*happening.arguments)
+            own = hook_of(callback, hook)
+            if own is not None and not is_gate(callback, hook):
+                own(*happening.arguments)
         if calling.error is None:
             return
         count = self.failures[name] = self.failures.get(name, 0) + 1

@@ -263,6 +263,31 @@ class Replicas(runfold.ReplicaGroupCallback):
         self.told.append(("begins", replica_group))
 
 
+class Grouped:
+    """Has the hooks that stand in for those of groups of both kinds, whatever else it is."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, int | None]] = []
+
+    def after_execution_group_start(self, execution_group: GroupInfo) -> None:
+        self.told.append(("begins", execution_group.replica))
+
+    def before_execution_group_shutdown(self, execution_group: GroupInfo) -> None:
+        self.told.append(("ends", execution_group.replica))
+
+
+class Execution(Grouped, runfold.ExecutionGroupCallback):
+    """A callback of groups and nothing else."""
+
+
+class User(Grouped, runfold.UserCallback):
+    """One that is of another kind, and has them too."""
+
+
+class OfWorkers(Grouped, runfold.WorkerGroupCallback):
+    """Of worker groups alone."""
+
+
 class Alike(runfold.WorkerGroupCallback, runfold.ReplicaGroupCallback):
     """Has the hooks that stand in for those of groups of both kinds."""
 
@@ -278,17 +303,21 @@ class Alike(runfold.WorkerGroupCallback, runfold.ReplicaGroupCallback):
 
 def test_replica_groups_are_told_when_they_go_and_when_they_are_back(tmp_path: Path) -> None:
     replicas, alike = Replicas(), Alike()
+    others = [Execution(), User(), Grouped()]
+    workers_only = OfWorkers()
     run = Run(4, nodes=("a", "b"), replica_size=2, failure=FailureConfig(max_failures=2)).running().says()
     run.says(run.failed(3))
     run.starts()
     run.says(run.returned(0), run.returned(1), *(replace(run.returned(rank), life=2) for rank in (2, 3)))
-    tell(Observers([replicas, alike], tmp_path), run)
+    tell(Observers([replicas, alike, *others, workers_only], tmp_path), run)
     workers = [(2, "b"), (3, "b")]
     assert [
         (what, one.attempt, one.replica, one.life, one.num_workers, [(w.world_rank, w.node) for w in one.workers])
         for what, one in replicas.told
     ] == [("ends", 1, 1, 1, 2, workers), ("begins", 1, 1, 2, 2, workers)]
     assert alike.told == [("begins", None), ("ends", 1), ("begins", 1), ("ends", None)]
+    assert [one.told for one in others] == [alike.told] * 3
+    assert workers_only.told == [("begins", None), ("ends", None)]
 
 
 def test_reports_of_the_others_are_told_while_a_replica_group_waits_for_its_place(tmp_path: Path) -> None:
@@ -305,5 +334,11 @@ def test_a_hook_that_stands_in_for_another_may_be_a_gate() -> None:
         def after_execution_group_start(self, execution_group: GroupInfo) -> None:
             """Be asked."""
 
+    class AskedOfBoth(runfold.ExecutionGroupCallback):
+        @runfold.gate(on_error="warn")
+        def after_execution_group_start(self, execution_group: GroupInfo) -> None:
+            """Be asked."""
+
     assert gates_of([Asked()]) == {"after_worker_group_start": "fail"}
+    assert gates_of([AskedOfBoth()]) == {"after_worker_group_start": "warn", "after_replica_group_start": "warn"}
     assert gates_of([Alike()]) == {}
