@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 _FILES: Final = (".toml", ".json")
 _NO_FILES: Final = (".yaml", ".yml")
+_WORKERS: Final = re.compile(r"(?P<low>-?[0-9]{1,18})(?:-(?P<high>[0-9]{1,18}))?")
 _TEXTS: Final = ("env", "labels")
 """Fields that map names to text: what is typed for one of them is taken as it stands."""
 
@@ -29,7 +31,7 @@ _TEXTS: Final = ("env", "labels")
 def job_from(
     target: str,
     *,
-    workers: int | None = None,
+    workers: int | str | None = None,
     settings: Iterable[str] = (),
     name: str | None = None,
     working_dir: str | None = None,
@@ -38,8 +40,9 @@ def job_from(
     """Return the job that a command line asks for; an id is made when none is given.
 
     `target` is a job file (TOML or JSON) or an entry point; `settings` are `path=value` with JSON values, a value that
-    is no JSON being text. `working_dir` is where the code is looked for, unless the job file says where, seen from
-    there. Raises `UsageError` naming the option or the path of the offender.
+    is no JSON being text. `workers` is how many ranks, or `MIN-MAX` for an elastic run. `working_dir` is where the code
+    is looked for, unless the job file says where, seen from there. Raises `UsageError` naming the option or the path of
+    the offender.
     """
     fields: dict[str, object] = {"entrypoint": target}
     if is_job_file(target):
@@ -49,10 +52,7 @@ def job_from(
     if name == "":
         raise UsageError("--name: is empty\nNothing was published.")
     if workers is not None:
-        if workers < 1:
-            local = "to train in one process, call Trainer(…).fit() in Python with num_workers=0"
-            raise UsageError(f"--workers: must be 1 or more, not {workers} ({local})\nNothing was published.")
-        _put(fields, "scaling.num_workers", workers)
+        _put(fields, "scaling.num_workers", _workers_of(str(workers)))
     for setting in settings:
         _set(fields, setting)
     if name is not None:
@@ -67,6 +67,23 @@ def job_from(
 
         fields["hooks"] = Parcels().hooks(())
     return complete(fields)
+
+
+def _workers_of(text: str) -> int | list[int]:
+    """Return how many ranks a command line asks for: a number, or the fewest and the most."""
+    found = _WORKERS.fullmatch(text.strip())
+    if found is None:
+        how = "must be a whole number, or MIN-MAX for a run that takes what there is"
+        raise UsageError(f"--workers: {how}, not {text!r}\nNothing was published.")
+    low, high = int(found["low"]), found["high"]
+    if low < 1:
+        local = "to train in one process, call Trainer(…).fit() in Python with num_workers=0"
+        raise UsageError(f"--workers: must be 1 or more, not {low} ({local})\nNothing was published.")
+    if high is None:
+        return low
+    if int(high) < low:
+        raise UsageError(f"--workers: the fewest come first, as in {high}-{low}, not {text!r}\nNothing was published.")
+    return [low, int(high)]
 
 
 def is_job_file(target: str) -> bool:

@@ -137,6 +137,30 @@ def test_a_file_that_is_not_there_is_told_before_anything_is_published(tmp_path:
         check_file(job_from("nope.py:f"), tmp_path)
 
 
+def test_workers_from_to_ask_for_an_elastic_run() -> None:
+    assert job_from("a.py:f", workers="4").scaling.num_workers == 4
+    assert job_from("a.py:f", workers="1-4").scaling.num_workers == (1, 4)
+    assert job_from("a.py:f", workers="4-4").scaling.num_workers == (4, 4)
+
+
+@pytest.mark.parametrize(
+    ("workers", "words"),
+    [
+        ("1,4", "must be a whole number, or MIN-MAX"),
+        ("two", "must be a whole number, or MIN-MAX"),
+        ("1-", "must be a whole number, or MIN-MAX"),
+        ("", "must be a whole number, or MIN-MAX"),
+        ("9" * 5000, "must be a whole number, or MIN-MAX"),
+        ("4-1", "the fewest come first, as in 1-4"),
+        ("0-4", "must be 1 or more, not 0"),
+        ("1-1000000000", "world_size_max"),
+    ],
+)
+def test_workers_that_are_no_number_and_no_range_are_refused(workers: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        job_from("a.py:f", workers=workers)
+
+
 @pytest.mark.parametrize("workers", [0, -1])
 def test_who_asks_for_no_workers_is_told_what_to_do(workers: int) -> None:
     with pytest.raises(UsageError, match=f"--workers: must be 1 or more, not {workers} .*num_workers=0"):

@@ -22,7 +22,10 @@ TargetArgument = Annotated[
     ),
 ]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", metavar="N", help="How many ranks.", show_default=False)
+    str | None,
+    typer.Option(
+        "--workers", metavar="N", help="How many ranks; MIN-MAX for as many as there is room for.", show_default=False
+    ),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -39,7 +42,7 @@ def job_of(
     where: Where,
     service: Address | None,
     target: str,
-    workers: int | None,
+    workers: str | None,
     settings: list[str] | None,
     name: str | None,
 ) -> Job:
