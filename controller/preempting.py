@@ -46,8 +46,7 @@ def taken_nodes(state: RunState) -> NodesTaken | None:
         return None
     notice = state.notice
     nodes = {node: tuple(rank.rank for rank in group.ranks if rank.node == node) for node in phase.nodes}
-    known = notice is not None and not notice.unknown
-    return NodesTaken(nodes=nodes, deadline_ms=_milliseconds(state, notice.deadline_t) if known and notice else None)
+    return NodesTaken(nodes=nodes, deadline_ms=_milliseconds(state, notice.deadline_t) if notice is not None else None)
 
 
 def _milliseconds(state: RunState, t: float) -> int | None:
@@ -61,10 +60,12 @@ def _milliseconds(state: RunState, t: float) -> int | None:
 
 def preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
     """Return the change to PREEMPTING, also from itself when more is known of the same."""
-    notice = state.notice
-    deadline_t = notice.deadline_t + state.job.failure.preemption_grace_s if notice is not None else state.t
-    within_s = max(deadline_t - state.t, 0.0)
-    reason = f"{', '.join(nodes)} will be taken back in {within_s:.1f} s{because(why)}"
+    notice, grace_s = state.notice, state.job.failure.preemption_grace_s
+    announced_t = notice.deadline_t if notice is not None else state.t
+    deadline_t = announced_t + grace_s if notice is not None else state.t
+    within = f"in {max(announced_t - state.t, 0.0):.1f} s" + (f", and {grace_s:g} s of grace" if grace_s else "")
+    assumed = " (nobody said when)" if notice is not None and notice.unknown else ""
+    reason = f"{', '.join(nodes)} will be taken back {within}{assumed}{because(why)}"
     return StateChanged(
         from_state=state_name(state.phase),
         to_state="preempting",

@@ -53,7 +53,7 @@ class Rendezvous(Value, frozen=True, kw_only=True):
 
 
 class NodesTaken(Value, frozen=True, kw_only=True):
-    """Nodes of the group that will be taken back, with the ranks on each; when, by the log's clock, if it was told."""
+    """Nodes of the group that will be taken back, with the ranks on each; when, in Unix milliseconds."""
 
     nodes: dict[str, tuple[int, ...]]
     deadline_ms: int | None = None

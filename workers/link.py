@@ -202,7 +202,7 @@ class Wish(Message, frozen=True):
 
 
 class Noticed(Message, frozen=True):
-    """Nodes of the group will be taken back: the ranks on each, by node; when, in Unix milliseconds if it was told.
+    """Nodes of the group will be taken back: the ranks on each, by node; when, in Unix milliseconds if that is known.
 
     No nodes: none will be, or not any more.
     """

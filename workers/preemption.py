@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 
 
 class PreemptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Nodes that will be taken back, with the ranks on each; the earliest deadline in Unix milliseconds, if known."""
+    """Nodes that will be taken back, with the ranks on each; the earliest deadline in Unix milliseconds.
+
+    Where nobody said when, it is two minutes after the notice: that is what the controller goes by. None only where the
+    run's own beginning has no time.
+    """
 
     deadline_ms: int | None
     preempted_node_to_ranks: dict[str, list[int]]

@@ -34,7 +34,7 @@ def test_given_a_notice_for_a_node_of_the_group_then_the_run_is_preempting_until
     change = run.the(StateChanged)
     assert change.nodes == ("node-b",)
     assert change.deadline_t == pytest.approx(run.t + 35.0)
-    assert change.reason == "node-b will be taken back in 35.0 s: spot reclaim"
+    assert change.reason == "node-b will be taken back in 30.0 s, and 5 s of grace: spot reclaim"
     assert run.wake_at == pytest.approx(run.t + 35.0)
     assert assignment(run.state, run.head).want == "train"
     assert assignment(run.state, run.head).excluded_nodes == ("node-b",)
@@ -44,6 +44,7 @@ def test_given_a_notice_that_does_not_say_when_then_two_minutes_are_assumed() ->
     run = Run(2, nodes=TWO_NODES).running()
     run.says(run.noticed("node-b", within_s=None))
     assert run.wake_at == pytest.approx(run.t + PREEMPTION_WITHIN_S)
+    assert run.the(StateChanged).reason.startswith("node-b will be taken back in 120.0 s (nobody said when)")
 
 
 def test_given_a_notice_for_other_nodes_then_nothing_happens() -> None:

@@ -12,7 +12,7 @@ from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.assignment import Assignment, NodesTaken, Work
 from runfold.events.config import FailureConfig, Timeouts
-from runfold.events.limits import ASSIGNMENT_MAX_BYTES, AWAY_MAX_COUNT, PREEMPTION_WITHIN_MAX_S
+from runfold.events.limits import ASSIGNMENT_MAX_BYTES, AWAY_MAX_COUNT, PREEMPTION_WITHIN_MAX_S, PREEMPTION_WITHIN_S
 from runfold.events.notices import taken_back, without
 from runfold.events.requests import AdmitNode, CancelPreemption, NoticePreemption
 from runfold.events.state import Preempting, Restarting
@@ -286,10 +286,12 @@ def test_given_a_notice_for_a_time_that_is_none_then_it_is_taken_for_the_nearest
     assert told.deadline_ms == round((began_s + run.t + taken_s) * 1000)
 
 
-def test_given_a_notice_that_does_not_say_when_then_the_ranks_are_told_no_time() -> None:
+def test_given_a_notice_that_does_not_say_when_then_the_ranks_are_told_the_deadline_that_is_acted_on() -> None:
     run = at_work()
     run.says(NoticePreemption(id="r1", nodes=("node-b",)))
-    assert work(run).taken == NodesTaken(nodes={"node-b": (1,)})
+    began_s = datetime.fromisoformat(run.state.accepted_at).timestamp()
+    due_ms = round((began_s + run.t + PREEMPTION_WITHIN_S) * 1000)
+    assert work(run).taken == NodesTaken(nodes={"node-b": (1,)}, deadline_ms=due_ms)
 
 
 def test_given_a_second_notice_after_one_that_was_withdrawn_then_it_is_another_wish_for_a_checkpoint() -> None:
