@@ -227,7 +227,7 @@ class MeetByLink:
 
 def _bytes(call: str, data: object) -> bytes:
     """Return what a backend gave, if the others can be told it: a backend's author is not held to the types."""
-    if isinstance(data, bytes | bytearray | memoryview):
+    if isinstance(data, bytes | bytearray):
         return bytes(data)
     how = "text.encode()" if isinstance(data, str) else "json.dumps(…).encode(), for instance"
     if data is None:

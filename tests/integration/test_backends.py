@@ -51,3 +51,11 @@ def test_a_backend_that_is_not_there_is_told_as_what_cannot_be_loaded(tmp_path: 
         fit(tmp_path, "Nobody", "trains_jax", failures=3)
     assert caught.value.result is not None
     assert caught.value.result.attempts == 1
+
+
+def test_what_a_backend_raises_before_the_ranks_have_met_is_a_failure_to_meet_and_retried(tmp_path: Path) -> None:
+    with pytest.raises(TrainingFailedError, match=r"meet\.gather\(data\): give bytes, not str: text\.encode") as caught:
+        fit(tmp_path, "Worded", "trains_jax", failures=1)
+    assert caught.value.result is not None
+    assert caught.value.result.attempts == 2
+    assert "startup failure 2" in str(caught.value)

@@ -10,7 +10,7 @@ import os
 import socket
 import threading
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import runfold
 from runfold.workers.backends import Meet, NoBackend, Place
@@ -132,6 +132,16 @@ class LightGBM(NoBackend):
         port = self.held.getsockname()[1]
         machines = [one.decode() for one in meet.gather(f"{self.place.own_addr}:{port}".encode())]
         NETWORK.update(num_machines=len(machines), local_listen_port=port, machines=",".join(machines))
+
+
+class Worded(NoBackend):
+    """What its author took for bytes is text."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def on_start(self, meet: Meet) -> None:
+        meet.gather(cast("bytes", self.place.own_addr))
 
 
 def trains_jax() -> object:
