@@ -12,12 +12,13 @@ import msgspec
 from runfold.controller.status import status as status_of
 from runfold.events.assignment import Assignment
 from runfold.events.facts import Fact, FactMessage, RankReturned, Reported
-from runfold.events.fold import fold_all
+from runfold.events.fold import fold, fold_all
 from runfold.events.requests import Join, Request
 from runfold.events.state import Errored, Finished, RunState
 from runfold.events.transitions import (
     AttemptStarted,
     FailureDecided,
+    GroupLaidOut,
     ReplicaGroupReplaced,
     RequestAccepted,
     RequestRefused,
@@ -325,11 +326,30 @@ def damage_is_found(outcome: Outcome) -> Findings:
             yield f"{run}: the audit finds nothing"
 
 
+def kept_with_their_runners(outcome: Outcome) -> Findings:
+    """Places that an attempt has kept have the runners of before when its ranks are laid out."""
+    for run, history in outcome.histories.items():
+        state: RunState | None = None
+        kept: dict[str, int] = {}
+        for entry in history.entries:
+            before, state = state, fold(state, entry)
+            for item in entry.transitions:
+                if isinstance(item, AttemptStarted):
+                    group = before.group if before is not None and item.kept else None
+                    sound = [place for i, place in enumerate(group.places) if i not in item.vacated] if group else []
+                    names = [place.source for place in sound if place.healthy]
+                    kept = {name: before.sources[name].incarnation for name in names} if before is not None else {}
+                elif isinstance(item, GroupLaidOut):
+                    others = [name for name, number in kept.items() if state.sources[name].incarnation != number]
+                    yield from (f"{run}: entry {entry.n}: another runner speaks as {name}" for name in others)
+
+
 IN_SOME: Final[dict[str, Callable[[Outcome], Findings]]] = {
     "nothing_restarts": nothing_restarts,
     "everything_finishes": everything_finishes,
     "taken_over_soon": taken_over_soon,
     "damage_is_found": damage_is_found,
+    "kept_with_their_runners": kept_with_their_runners,
 }
 
 
