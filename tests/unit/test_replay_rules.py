@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from runfold.controller.effects import CAUSE_AWAITED_MAX_S
 from runfold.events.base import Cause, Json
 from runfold.events.config import CheckpointConfig, FailureConfig
 from runfold.events.entry import Entry, encode_entry, hash_entry
@@ -115,7 +116,8 @@ def test_sound_runs_are_clean(run: Run) -> None:
 def test_late_evidence_that_revises_the_first_cause_is_clean() -> None:
     run = Run(2, failure=FailureConfig(max_failures=1)).running()
     run.says(run.failed(0, "the other one is gone", "peer"))
-    run.says(run.failed(1, attempt=1, ago_s=0.2))
+    run.waits(CAUSE_AWAITED_MAX_S)
+    run.says(run.failed(1, attempt=1, ago_s=CAUSE_AWAITED_MAX_S + 0.2))
     assert run.the(FirstCauseRevised).failure.rank == 1
     assert audit(whole(run)).clean
 
@@ -156,7 +158,8 @@ def test_a_decision_on_an_attempt_that_is_over_is_found() -> None:
 def test_a_revision_the_wrong_way_is_found() -> None:
     run = Run(2, failure=FailureConfig(max_failures=1)).running()
     run.says(run.failed(0, "the other one is gone", "peer"))
-    run.says(run.failed(1, attempt=1, ago_s=0.2))
+    run.waits(CAUSE_AWAITED_MAX_S)
+    run.says(run.failed(1, attempt=1, ago_s=CAUSE_AWAITED_MAX_S + 0.2))
     revised = run.the(FirstCauseRevised)
     change = with_transition(FirstCauseRevised, failure=revised.was, was=revised.failure)
     found = said(rewritten(run, where(run, FirstCauseRevised), change), "first-cause")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from runfold.controller.effects import CAUSE_AWAITED_MAX_S
 from runfold.events.config import CheckpointConfig, FailureConfig
 from runfold.events.failures import ErrorInfo
 from runfold.replay.render import render_timeline
@@ -91,7 +92,8 @@ def test_failures_of_many_ranks_are_one_row_below_their_cause() -> None:
     run = Run(8, failure=FailureConfig(max_failures=1)).running()
     victims = [run.failed(rank, f"rank 3 is gone, said {rank}", "peer") for rank in range(8) if rank != 3]
     run.says(*victims[:2])
-    run.says(*victims[2:], run.failed(3, "the cause", attempt=1, ago_s=0.3))
+    run.waits(CAUSE_AWAITED_MAX_S)
+    run.says(*victims[2:], run.failed(3, "the cause", attempt=1, ago_s=CAUSE_AWAITED_MAX_S + 0.3))
     rows = timeline(history(run.bytes)).rows
     place = next(k for k, row in enumerate(rows) if row.ranks == (3,) and row.kind == "rank_failed")
     below = rows[place + 1 : place + 3]
