@@ -27,7 +27,15 @@ from runfold.events.state import (
     Scheduling,
     ShuttingDown,
 )
-from runfold.events.status import BudgetStatus, CheckpointStatus, DroppedStatus, ErrorStatus, RankStatus, Status
+from runfold.events.status import (
+    BudgetStatus,
+    CheckpointStatus,
+    DroppedStatus,
+    ErrorStatus,
+    Exclusion,
+    RankStatus,
+    Status,
+)
 from runfold.events.tasks import HOOK, SEAL
 
 if TYPE_CHECKING:
@@ -71,7 +79,20 @@ def status(state: RunState, head: Head, accepted_at: str) -> Status:
         dropped=DroppedStatus(
             stale=state.dropped.stale, foreign=state.dropped.foreign, malformed=state.dropped.malformed
         ),
+        excluded_nodes=_excluded(state),
     )
+
+
+def _excluded(state: RunState) -> dict[str, Exclusion]:
+    """Return why the next group stays off nodes; what is over stays off none."""
+    if state.terminal:
+        return {}
+    why: dict[str, Exclusion] = dict.fromkeys(
+        state.notice.nodes if state.notice is not None else (), "will be taken back"
+    )
+    why |= dict.fromkeys(state.away, "was taken back")
+    why |= dict.fromkeys(state.excluded, "failed too often")
+    return dict(sorted(why.items()))
 
 
 def _checkpoints(state: RunState) -> tuple[CheckpointStatus, ...]:

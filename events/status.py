@@ -78,11 +78,15 @@ class CheckpointStatus(Value, frozen=True, kw_only=True):
     doubtful: bool = False
 
 
+Exclusion = Literal["failed too often", "was taken back", "will be taken back"]
+"""Why a run stays off a node."""
+
+
 class Status(Document, frozen=True, kw_only=True):
     """The document. `since` and `cause` belong to the state shown; times are RFC 3339 and run-clock seconds.
 
     `checkpoints` are those that are kept, the best last; `unsettled`: reports of this attempt, by index, whose
-    checkpoint is not committed yet.
+    checkpoint is not committed yet. `excluded_nodes`: those that the next group stays off, and why.
     """
 
     v: int = 1
@@ -115,6 +119,7 @@ class Status(Document, frozen=True, kw_only=True):
     accepted_at: str = ""
     dropped: DroppedStatus = DroppedStatus()
     quarantined: str | None = None
+    excluded_nodes: dict[str, Exclusion] = {}
 
     @property
     def terminal(self) -> bool:

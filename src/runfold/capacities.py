@@ -9,19 +9,21 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from runfold.client import open_client
-from runfold.errors import NoAnswerError, NotAcceptedError
+from runfold.errors import NoAnswerError, NotAcceptedError, UsageError
 from runfold.events.beats import PoolBeat
 from runfold.events.limits import REQUEST_TIMEOUT_S
 from runfold.events.pools import CapacitySet
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Collection
 
     from runfold.client import Client
     from runfold.events.nats.client import RawMessage
     from runfold.events.pools import SetCapacity
     from runfold.locate import Address
 
+LOCAL: Final = "local"
+"""What the pool of one machine is called, unless somebody called it otherwise."""
 ASK_AGAIN_S: Final = 1.0
 HEAR_S: Final = 2.0
 """A supervisor beats once a second."""
@@ -88,9 +90,26 @@ async def _turns(client: Client) -> AsyncIterator[None]:
             return
 
 
-async def heard_pools(address: Address) -> dict[str, PoolBeat]:
-    """Return the pools whose supervisors beat, by name: all that are heard within `HEAR_S`."""
+def chosen(pools: Collection[str]) -> str:
+    """Return the pool that is meant where none is named: this machine's if it is there, else the only one.
+
+    Raises:
+        NoAnswerError: none was heard.
+        UsageError: there are several.
+    """
+    if LOCAL in pools:
+        return LOCAL
+    if not pools:
+        raise NoAnswerError("no supervisor was heard; start one with `runfold up`")
+    if len(pools) > 1:
+        raise UsageError(f"--pool: say which: {', '.join(sorted(pools))}")
+    return next(iter(pools))
+
+
+async def heard_pools(address: Address, until: str | None = None) -> dict[str, PoolBeat]:
+    """Return the pools whose supervisors beat, by name: all that are heard within `HEAR_S`, or until one is."""
     pools: dict[str, PoolBeat] = {}
+    found = asyncio.Event()
 
     async def hear(message: RawMessage) -> None:
         try:
@@ -98,10 +117,14 @@ async def heard_pools(address: Address) -> dict[str, PoolBeat]:
         except msgspec.DecodeError:
             return
         pools[beat.pool] = beat
+        if beat.pool == until:
+            found.set()
 
     async with open_client(address) as client:
         subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
         async for _ in _turns(client):
-            await asyncio.sleep(HEAR_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEAR_S):
+                    await found.wait()
         await client.connection.unsubscribe(subscription)
     return pools

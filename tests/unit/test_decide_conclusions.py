@@ -150,8 +150,10 @@ def test_given_node_exclude_after_when_a_node_failed_that_often_then_later_attem
     assert (excluded.node, excluded.failures) == ("node-b", 2)
     assert "node-b failed 2 times, and failure.node_exclude_after is 2" in excluded.reason
     assert assignment(run.state, run.head).excluded_nodes == ("node-b",)
+    assert status(run.state, run.head, AT).excluded_nodes == {"node-b": "failed too often"}
     run.says(AdmitNode(id="r1", node="node-b", by="ops"))
     assert run.the(NodeAdmitted).node == "node-b"
+    assert status(run.state, run.head, AT).excluded_nodes == {}
     assert (run.state.excluded, run.state.platform_failures) == ((), {})
 
 

@@ -238,6 +238,7 @@ def test_given_a_notice_then_the_ranks_are_told_who_goes_and_when() -> None:
     assert told is not None
     began_ms = round(datetime.fromisoformat("2026-11-30T05:48:28+00:00").timestamp() * 1000)
     assert told.taken == NodesTaken(nodes={"node-b": (1,)}, deadline_ms=began_ms + round((run.t + 60.0) * 1000))
+    assert status(run.state, run.head, AT).excluded_nodes == {"node-b": "will be taken back"}
     run.says(run.cancelled("node-b"))
     assert work(run).taken is None
 

@@ -39,6 +39,7 @@ def hostile_status() -> Status:
         head=Head(n=1, hash="00"),
         epoch=1,
         controller=HOSTILE,
+        excluded_nodes={HOSTILE: "was taken back"},
     )
 
 
@@ -46,7 +47,8 @@ def test_a_status_is_shown_on_lines_of_its_own(capsys: pytest.CaptureFixture[str
     print_text(status_text(hostile_status()))
     shown = capsys.readouterr().out
     assert not CONTROL.search(shown)
-    assert shown.count(HARMLESS) >= 8
+    assert shown.count(HARMLESS) >= 9
+    assert f"stays off: {HARMLESS} (was taken back); runfold admit digits NODE ends that" in shown
     assert "second" not in shown
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from runfold.capacities import heard_pools, set_capacity
+from runfold.capacities import LOCAL, chosen, heard_pools, set_capacity
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
 from runfold.cli.show import print_json, print_text
 from runfold.errors import NoAnswerError, UsageError
@@ -23,7 +23,10 @@ SlotsArgument = Annotated[int | None, typer.Argument(metavar="[N]", help="Slots.
 NodeOption = Annotated[
     str | None, typer.Option("--node", metavar="NAME", help="Of this node alone; default: all.", show_default=False)
 ]
-PoolOption = Annotated[str, typer.Option("--pool", metavar="NAME", help="The pool.", show_default=True)]
+PoolOption = Annotated[
+    str | None,
+    typer.Option("--pool", metavar="NAME", help="The pool; default: local, or the only one.", show_default=False),
+]
 WithinOption = Annotated[
     float, typer.Option("--within", metavar="S", help="Take places that are held away after so long.")
 ]
@@ -33,7 +36,7 @@ def command(
     what: WhatArgument = "",
     slots: SlotsArgument = None,
     node: NodeOption = None,
-    pool: PoolOption = "local",
+    pool: PoolOption = None,
     within: WithinOption = 0.0,
     output: OutputOption = "text",
     data: DataOption = None,
@@ -58,6 +61,7 @@ def command(
             print_text(f"{name}: {_words(beat.all_nodes)}; {beat.free} free; runs: {', '.join(beat.runs) or 'none'}")
         return
     wish = _wish(what, slots, node, pool, within, where.settings.user)
+    pool = pool or chosen(asyncio.run(heard_pools(address, until=LOCAL)))
     answer = asyncio.run(set_capacity(address, pool, wish))
     if output == "json":
         print_json(msgspec.to_builtins(answer))
@@ -67,14 +71,14 @@ def command(
     print_text("\n".join(lines))
 
 
-def _wish(what: str, slots: int | None, node: str | None, pool: str, within: float, by: str) -> SetCapacity:
+def _wish(what: str, slots: int | None, node: str | None, pool: str | None, within: float, by: str) -> SetCapacity:
     if what != "set" or slots is None:
         raise UsageError("say `runfold capacity`, or `runfold capacity set N`")
     if not 0 <= slots <= SLOTS_MAX_COUNT:
         raise UsageError(f"N: must be 0 to {SLOTS_MAX_COUNT}, not {slots}")
     if not (math.isfinite(within) and within >= 0):
         raise UsageError(f"--within: must be a finite number of seconds, 0 or more, not {within:g}")
-    if not is_token(pool):
+    if pool is not None and not is_token(pool):
         raise UsageError(f"--pool: {pool!r} is no pool's name")
     return SetCapacity(id=new_request_id(), slots=slots, node=node, within_s=within, by=by)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.killed import say_killed
 from runfold.cli.show import print_json, print_text, table
+from runfold.controller.words import listed
 from runfold.errors import NotFoundError
 from runfold.events.counts import counted
 from runfold.events.refusal import JobRefused
@@ -75,6 +76,8 @@ def status_text(status: Status, now: datetime | None = None) -> str:
         lines.append(f"  returned: {value_text(status.return_value)}")
     if spent := [_budget(name, one) for name, one in status.budgets.items() if one.spent or one.limit > 0]:
         lines.append(f"  budgets: {', '.join(spent)}")
+    if status.excluded_nodes:
+        lines.append(f"  stays off: {_excluded(status)}")
     lines += [f"  warning: {warning}" for warning in status.warnings]
     if status.quarantined:
         lines.append(f"  QUARANTINED: {status.quarantined}")
@@ -86,6 +89,13 @@ def status_text(status: Status, now: datetime | None = None) -> str:
         ]  # fmt: skip
         lines.append(table(("  RANK", "NODE", "PHASE", "REPORT", "STEP"), rows))
     return "\n".join(lines)
+
+
+def _excluded(status: Status) -> str:
+    nodes = status.excluded_nodes
+    told = listed([f"{node} ({why})" for node, why in nodes.items()])
+    over = any(why != "will be taken back" for why in nodes.values())
+    return f"{told}; runfold admit {status.run} NODE ends that" if over else told
 
 
 def _budget(name: str, one: BudgetStatus) -> str:
