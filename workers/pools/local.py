@@ -12,7 +12,7 @@ from typing import Final, Literal
 from msgspec.structs import replace
 
 from runfold.events.base import Value
-from runfold.events.config import PlacementStrategy
+from runfold.events.config import PlacementStrategy, Timeouts
 from runfold.events.facts import PlaceOffer
 from runfold.events.slices import Slice
 from runfold.workers.pools.labels import NODE_LABEL, Labels, fits, nowhere, shared_out, words
@@ -45,7 +45,7 @@ class Demand(Value, frozen=True, kw_only=True):
     accelerator_type: str | None = None
     prepared: tuple[str, ...] = ()
     slice: Slice | None = None
-    start_within_s: float = 60.0
+    start_within_s: float = Timeouts().start_timeout_s
     whole: Demand | None = None
 
     @property
