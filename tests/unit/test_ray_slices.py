@@ -104,7 +104,7 @@ async def test_heads_first_then_one_placement_over_all_slices(hosts: Hosts, pool
 
 async def test_a_head_in_use_is_waited_for_then_all_is_given_back_and_it_is_said(hosts: Hosts, pool: RayPool) -> None:
     hosts.use("b0", **{HEAD: 1.0})
-    pool.book.ask(demand("two", 4, start_within_s=0.2))
+    pool.book.ask(demand("two", 4, start_within_s=1.0))
     said = await given_up(pool)
     assert (said.demand.run, said.kind) == ("two", "late")
     assert said.reason == "1 of 2 slices had a head in time: the others are in use, or not there"
@@ -130,7 +130,7 @@ async def test_hosts_in_use_are_waited_for_no_longer_than_heads(hosts: Hosts, po
 
 async def test_a_whole_that_is_not_to_be_had_in_time_is_given_up_with_its_heads(hosts: Hosts, pool: RayPool) -> None:
     hosts.left["id-a1"]["CPU"] = hosts.left["id-b1"]["CPU"] = 0.0
-    pool.book.ask(demand("one", 2, start_within_s=0.2))
+    pool.book.ask(demand("one", 2, start_within_s=1.0))
     said = await given_up(pool)
     assert said.reason.startswith("not all hosts of a were to be had in time")
     await until(lambda: not (hosts.held or hosts.pending))
