@@ -30,13 +30,13 @@ def is_left(state: RunState, place: Place) -> bool:
 def can_mend(state: RunState, group: Group, leaving: Collection[int] = ()) -> bool:
     """Whether another place could be had for each that was left, and for those that would be, while the rest work on.
 
-    A place is whole on one node, where the run has no other: a runner speaks under the name of its node.
+    A place is whole on one node, where no other runner of the run is: one speaks under the name of its node.
     """
     room = state.elastic.room.room if state.elastic.room is not None else None
     if room is None:
         return False
     left = {i for i, place in enumerate(group.places) if place.left is not None or i in leaving}
-    off = away(state).union(place.node for i, place in enumerate(group.places) if i not in left)
+    off = away(state).union(place.node for i, place in enumerate(group.places) if i not in left or not place.lost)
     needed = sorted((group.places[i].slots for i in left), reverse=True)
     free = sorted((slots for node, slots in room.items() if node not in off), reverse=True)
     return len(free) >= len(needed) and all(has >= wants for has, wants in zip(free, needed, strict=False))
