@@ -18,7 +18,7 @@ from runfold.events.state import Group, Rank, Scheduling, Spent
 
 if TYPE_CHECKING:
     from runfold.events.base import Moment
-    from runfold.events.failures import Failure
+    from runfold.events.failures import Budget, Failure
     from runfold.events.state import Place, RunState
     from runfold.events.transitions import (
         AttemptStarted,
@@ -157,7 +157,7 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
         state,
         group=group,
         budgets=budgets,
-        startup_streak=state.startup_streak + (transition.budget == "startup"),
+        startup_streak=_streak(state, transition.budget),
         failure=failure,
         failure_t=at.t,
         others=others[: ERRORS_INLINE_MAX_COUNT - 1],
@@ -166,6 +166,11 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
         platform_failures=_blamed(state.platform_failures, failure.node, FAILURE_KINDS[failure.kind].platform),
         late=(),
     )
+
+
+def _streak(state: RunState, budget: Budget | None) -> int:
+    """Return how many failures in a row were failures to start: one of another kind shows that ranks got further."""
+    return 0 if budget not in (None, "startup") else state.startup_streak + (budget == "startup")
 
 
 def _blamed(failures: dict[str, int], node: str, platform: bool) -> dict[str, int]:

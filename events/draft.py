@@ -19,7 +19,7 @@ from runfold.events.gathering import gathered, left, marked
 from runfold.events.judge import numbering, standing
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT, LATE_EVIDENCE_MAX, LATE_EVIDENCE_S
 from runfold.events.marks import Fired, LateEvidence
-from runfold.events.ranks import raised, rank_told, rank_told_late
+from runfold.events.ranks import raised, rank_told, rank_told_late, shows_a_start
 from runfold.events.state import Dropped, Place, Scheduling
 
 if TYPE_CHECKING:
@@ -300,8 +300,13 @@ class Draft:
             sources=sources,
             cursor=self.cursor,
             metrics=self._metrics,
+            startup_streak=self._streak(now.startup_streak),
             reports=now.reports + self._reports_count,
         )
+
+    def _streak(self, streak: int) -> int:
+        shown = streak and any(shows_a_start(self.state, item) for item in self._reports.values())
+        return 0 if shown else streak
 
     def _checkpoints_done(self, checkpoints: Checkpoints) -> Checkpoints:
         if self._marks:

@@ -19,7 +19,7 @@ from runfold.events.notices import without
 from runfold.events.phases import changed_phase
 from runfold.events.replicas import replaced
 from runfold.events.requests import Join
-from runfold.events.state import Initializing, Preempting, Restored, Running, RunState, Source, Spent, Unborn
+from runfold.events.state import Initializing, Preempting, Restored, RunState, Source, Spent, Unborn
 from runfold.events.transitions import (
     AttemptStarted,
     CheckpointCommitted,
@@ -176,8 +176,7 @@ def _restored(state: RunState, transition: LogRestored, at: Moment) -> RunState:
 
 def _state_changed(state: RunState, transition: StateChanged, at: Moment) -> RunState:
     phase = changed_phase(state, transition, t=at.t, cause=absolute(transition.cause, at.n))
-    streak = 0 if isinstance(phase, Running) else state.startup_streak
-    return replace(state, phase=phase, startup_streak=streak, fired=(), elastic=left_running(state.elastic))
+    return replace(state, phase=phase, fired=(), elastic=left_running(state.elastic))
 
 
 # --- sources, requests, nodes

@@ -13,8 +13,8 @@ from runfold.events.state import RankExit
 if TYPE_CHECKING:
     from runfold.events.beats import RankPhase
     from runfold.events.draft import Draft
-    from runfold.events.facts import AnyRankFact
-    from runfold.events.state import Place, Rank
+    from runfold.events.facts import AnyRankFact, Reported
+    from runfold.events.state import Place, Rank, RunState
 
 # A rank goes up this ladder and never down, so that the order in which different sources speak does not matter.
 _LADDER: Final[dict[RankPhase, int]] = {
@@ -56,6 +56,17 @@ def rank_told_late(draft: Draft, item: AnyRankFact) -> None:
         draft.add_late(of_rank_exited(item, node=item.source, t=draft.when(item), cause=draft.cause))
 
 
+def shows_a_start(state: RunState, item: Reported | RankReturned) -> bool:
+    """Whether what last failed to start has started now: a rank in user code may still have to meet the others.
+
+    Of replica groups that is the one which failed; the others may have been at work all the time.
+    """
+    failure = state.failure
+    if failure is None or failure.attempt != state.attempt:
+        return True
+    return item.life > failure.life if item.rank == failure.rank else failure.rank is None and item.life > 1
+
+
 def _started(draft: Draft, item: RankStarted) -> None:
     rank, group, port = draft.rank(item.rank), draft.group, item.next_port
     draft.set_rank(replace(rank, started=True, phase=raised(rank, "running")))
@@ -74,6 +85,8 @@ def _holding(places: tuple[Place, ...], number: int, port: int) -> tuple[Place, 
 
 def _returned(draft: Draft, item: RankReturned) -> None:
     draft.raise_rank(item.rank, "returned")
+    if draft.now.startup_streak and shows_a_start(draft.state, item):
+        draft.now = replace(draft.now, startup_streak=0)
     if item.rank == 0:
         draft.now = replace(draft.now, return_value=item.value, return_blob=item.blob)
     if item.unread:

@@ -324,7 +324,8 @@ class RunState(Value, frozen=True, kw_only=True):
     """The whole state of a run after entry `n`, at `t` seconds of its clock.
 
     `failure` is the first cause of the last failed attempt, decided at `failure_t`; `others` failed beside it.
-    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures in a row. `told`: warned of.
+    `homes`: the node of each rank in the last layout. `startup_streak`: start-up failures since ranks last
+    reported, returned or failed otherwise. `told`: warned of.
     `away`: nodes that were taken back; later groups stay off them until they are admitted or have come back.
     """
 

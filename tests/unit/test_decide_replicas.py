@@ -385,3 +385,20 @@ def test_given_nodes_that_go_when_a_rank_raises_then_its_group_is_replaced_meanw
     run.says(run.noticed("local", within_s=60.0)).says(run.failed(3))
     assert run.the(FailureDecided).decision == "replace"
     assert run.name == "preempting"
+
+
+# --- starting again
+
+
+def test_given_a_group_that_does_not_meet_when_others_report_then_its_failures_to_start_still_stand_in_a_row() -> None:
+    run = at_work().says()
+    run.says(run.failed(3, kind="rendezvous"))
+    run.says(run.reported(0, 0))
+    assert run.state.startup_streak == 1
+    run.waits(1.0)
+    run.says(run.started(2), run.started(3))
+    assert lives(run) == [1, 1, 2, 2, 1, 1]
+    run.says(run.reported(0, 1))
+    assert run.state.startup_streak == 1
+    run.says(run.reported(3, 0))
+    assert run.state.startup_streak == 0

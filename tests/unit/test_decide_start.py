@@ -9,7 +9,7 @@ from runfold.controller.assignment import assignment
 from runfold.controller.status import status
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.facts import PlaceOffer
-from runfold.events.state import Rescheduling, Scheduling
+from runfold.events.state import Rescheduling, Restarting, Scheduling
 from runfold.events.transitions import (
     AttemptStarted,
     ControllerChanged,
@@ -188,7 +188,7 @@ def test_given_a_due_timer_when_the_last_rank_starts_in_the_same_entry_then_the_
     assert run.name == "running"
 
 
-def test_given_start_up_failures_in_a_row_then_the_back_off_doubles_to_a_minute_and_a_start_forgets_them() -> None:
+def test_given_start_up_failures_in_a_row_then_the_back_off_doubles_to_a_minute_and_a_report_forgets_them() -> None:
     run = Run(1)
     waits: list[float] = []
     for _ in range(8):
@@ -201,8 +201,42 @@ def test_given_start_up_failures_in_a_row_then_the_back_off_doubles_to_a_minute_
         assert run.name == "scheduling"
     assert waits == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60])
     run.running()
+    assert run.state.startup_streak == 8
+    run.says(run.reported(0, 0))
     assert run.state.startup_streak == 0
     assert run.state.budgets["startup"].spent == 8
+
+
+def failed_to_meet(run: Run) -> float:
+    """Let rank 0 fail to meet the others, in user code as it seems; the time until the next attempt."""
+    run.running()
+    assert run.name == "running"
+    run.says(run.failed(0, "nobody there", kind="rendezvous"))
+    phase = run.state.phase
+    assert isinstance(phase, Restarting | Rescheduling)
+    wait_s = phase.not_before_t - phase.since_t
+    for rank in run.group.ranks:
+        run.says(run.exited(rank.rank, asked=rank.rank != 0))
+    run.says(run.released()).waits(60.0)
+    return wait_s
+
+
+def test_given_ranks_that_never_meet_when_they_are_started_again_then_the_back_off_doubles() -> None:
+    run = Run(2)
+    assert [failed_to_meet(run) for _ in range(8)] == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60])
+
+
+def test_given_ranks_that_did_not_meet_when_one_returns_or_fails_otherwise_then_that_is_forgotten() -> None:
+    run = Run(2)
+    assert [failed_to_meet(run), failed_to_meet(run)] == [1, 2]
+    run.running()
+    run.says(run.returned(1))
+    assert run.state.startup_streak == 0
+    raising = Run(2, failure=FailureConfig(max_failures=1))
+    assert [failed_to_meet(raising), failed_to_meet(raising)] == [1, 2]
+    raising.running()
+    raising.says(raising.failed(0))
+    assert raising.state.startup_streak == 0
 
 
 def test_given_a_limited_startup_budget_when_it_is_spent_then_the_run_ends() -> None:
