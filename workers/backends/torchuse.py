@@ -77,6 +77,7 @@ def prepare_model(
     placed: object = model if move_to_device is False else cast("_Module", model).to(device)
     if parallel_strategy is None or session.current("prepare_model").context.get_world_size() == 1:
         return cast("_M", placed)
+    _check_group()
     given = dict(parallel_strategy_kwargs or {})
     if parallel_strategy == "fsdp":
         if not torch.cuda.is_available():
@@ -85,6 +86,16 @@ def prepare_model(
     if getattr(device, "type", None) == "cuda" and move_to_device is not False:
         given = {"device_ids": [device], "output_device": device, **given}
     return cast("_M", _made("torch.nn.parallel", "DistributedDataParallel", placed, given))
+
+
+def _check_group() -> None:
+    """Raise when there is no process group: what torch says of that is no help to who never meant to set one up."""
+    dist = torchlib.distributed()
+    if not (dist.is_available() and dist.is_initialized()):
+        raise RuntimeError(
+            "prepare_model: this rank is in no process group of torch's. Choose one for the run: TorchTrainer, or "
+            "backend_config=TorchConfig() (in a job: backend.kind = 'torch'); or parallel_strategy=None to train alone"
+        )
 
 
 def prepare_data_loader(
