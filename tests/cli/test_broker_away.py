@@ -6,7 +6,6 @@ import io
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 
@@ -20,6 +19,7 @@ from runfold.locate import Where, find, listens
 from runfold.runs import find_status, list_runs
 from runfold.sources import open_history
 from support.commands import COMMAND_TIMEOUT_S, Commands
+from support.waiting import until_seen
 
 TRAINING = """
 import time
@@ -52,9 +52,7 @@ def broker_away(runfold: Commands) -> Iterator[None]:
     file = read_connection(runfold.data)
     assert file is not None
     os.kill(file.pids["broker"], signal.SIGKILL)
-    deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while listens(file.server):
-        assert time.monotonic() < deadline
+    until_seen(lambda: not listens(file.server), COMMAND_TIMEOUT_S)
     try:
         yield
     finally:

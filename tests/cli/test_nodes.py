@@ -8,7 +8,7 @@ import pytest
 
 from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from support.commands import gone
-from support.victims import ENDS, Held, kill_supervisor
+from support.victims import Held, kill_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,8 +82,7 @@ def runner_of(held: Held, rank: int) -> psutil.Process:
 
 def in_attempt(held: Held, attempt: int) -> None:
     """Wait until an attempt is at work."""
-    while (held.status["attempt"], held.status["state"]) != (attempt, "running"):
-        assert held.status["state"] not in ENDS, held.status
+    held.waits_until(lambda: (held.status["attempt"], held.status["state"]) == (attempt, "running"))
 
 
 def test_a_group_loses_a_runner_and_its_other_places_are_kept_with_their_runners(three_nodes: Runfold) -> None:
@@ -115,8 +114,8 @@ def test_a_place_that_is_not_to_be_had_is_waited_for_with_the_others_kept(three_
     kept = runner_of(held, 0)
     ranks_before = [held.rank(number) for number in range(4)]
     three_nodes.ok("capacity", "set", "0", "--node", "local-1")
-    while "another place instead of that on local-1: 2 slots needed, 0 free" not in str(held.status["waiting"]):
-        assert held.status["state"] not in ENDS, held.status
+    words = "another place instead of that on local-1: 2 slots needed, 0 free"
+    held.waits_until(lambda: words in str(held.status["waiting"]))
     assert (held.status["state"], held.status["attempt"]) == ("scheduling", 2)
     assert gone(ranks_before) == []
     assert held.runners() == [kept]
@@ -135,8 +134,7 @@ def test_who_waits_for_a_place_is_aborted_and_leaves_nothing(three_nodes: Runfol
     held = Held(three_nodes, "aborted", "train", workers=6)
     held.reaches("running")
     three_nodes.ok("capacity", "set", "0", "--node", "local-1")
-    while "another place" not in str(held.status["waiting"]):
-        assert held.status["state"] not in ENDS, held.status
+    held.waits_until(lambda: "another place" in str(held.status["waiting"]))
     family = held.family()
     three_nodes.ok("abort", held.run, "--reason", "enough")
     three_nodes("watch", held.run)

@@ -73,8 +73,15 @@ class Held:
             time.sleep(ASK_EVERY_S)
 
     def waits_until(self, condition: Callable[[], object]) -> None:
-        """Wait until something is true of it."""
-        until_seen(lambda: bool(condition()), COMMAND_TIMEOUT_S)
+        """Wait until something is true of it; a run that has ended meanwhile is shown."""
+
+        def holds() -> bool:
+            ended = (status := self.status)["state"] in ENDS
+            found = bool(condition())
+            assert found or not ended, status
+            return found
+
+        until_seen(holds, COMMAND_TIMEOUT_S)
 
     def lets(self, *holds: str) -> None:
         """Let it go on."""
