@@ -221,53 +221,6 @@ def test_given_a_lighthouse_of_somebody_elses_then_the_place_of_rank_0_is_one_li
     assert run.the(FailureDecided).vacated == (0,)
 
 
-# --- nodes that are taken back
-
-
-def preempting() -> Run:
-    run = at_work(4, nodes=2)
-    run.says(run.noticed("node-b", within_s=60.0)).says(run.room(node_a=2, node_b=2, node_c=2))
-    assert run.name == "preempting"
-    return run
-
-
-def test_given_nodes_that_go_when_the_ranks_have_saved_then_only_the_groups_there_are_replaced() -> None:
-    run = preempting()
-    name = committed(run, 0, node="node-a")
-    decided = run.the(FailureDecided)
-    assert (decided.decision, decided.replicas, decided.vacated, decided.budget) == (
-        "replace",
-        (1,),
-        (1,),
-        "preemption",
-    )
-    assert run.path == ["preempting>running"]
-    assert (run.state.notice, run.state.away, wanted(run).excluded_nodes) == (None, ("node-b",), ("node-b",))
-    run.says(run.runner_lost("node-b")).join("node-c")
-    run.says(run.place_again(1, "node-c", 2), run.ready("node-c"))
-    assert run.the(ReplicaGroupReplaced).checkpoint == name
-    assert (run.state.attempt, lives(run)) == (1, [1, 1, 2, 2])
-
-
-def test_given_nodes_that_go_when_their_time_is_over_then_only_the_groups_there_are_replaced() -> None:
-    run = preempting().waits(60.0)
-    assert (run.the(FailureDecided).replicas, run.path) == ((1,), ["preempting>running"])
-
-
-def test_given_a_node_that_goes_before_its_time_then_its_groups_are_replaced_at_once() -> None:
-    run = preempting()
-    run.says(run.exited(3, signal=15))
-    decided = run.the(FailureDecided)
-    assert (decided.failure.kind, decided.replicas, decided.vacated) == ("preempted", (1,), (1,))
-    assert run.path == ["preempting>running"]
-
-
-def test_given_notice_for_every_node_then_the_whole_group_begins_again_elsewhere() -> None:
-    run = at_work(4, nodes=2)
-    run.says(run.noticed(*NODES, within_s=5.0)).waits(5.0)
-    assert run.path == ["preempting>restarting"]
-
-
 # --- what is told late
 
 
@@ -375,16 +328,6 @@ def test_given_a_timer_of_a_life_that_is_over_then_nothing_happens() -> None:
     run = at_work()
     run.says(run.failed(3)).starts()
     assert run.wake_at is None
-
-
-# --- preempting
-
-
-def test_given_nodes_that_go_when_a_rank_raises_then_its_group_is_replaced_meanwhile() -> None:
-    run = at_work()
-    run.says(run.noticed("local", within_s=60.0)).says(run.failed(3))
-    assert run.the(FailureDecided).decision == "replace"
-    assert run.name == "preempting"
 
 
 # --- starting again
