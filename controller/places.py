@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from runfold.controller.elastic import keeps_its_size
 from runfold.controller.elsewhere import is_left
 from runfold.controller.replicas import size_of
-from runfold.controller.sizes import wanted_workers
 from runfold.controller.words import listed
 from runfold.events.base import relative
 from runfold.events.edges import state_name
@@ -81,15 +80,9 @@ def waits_on_places(state: RunState, failure: Failure, wait_s: float) -> bool | 
     It is decided once: a runner that was told to leave is not there to be kept.
     """
     gone = kept_without(state, failure, wait_s)
-    if gone is None or not _keeps_its_size(state):
+    if gone is None or not keeps_its_size(state):
         return None
     return True if gone or wait_s > 0 or (state.group is not None and looked_for(state.group)) else None
-
-
-def _keeps_its_size(state: RunState) -> bool:
-    if state.job.scaling.elastic:
-        return keeps_its_size(state)
-    return state.group is not None and wanted_workers(state) == state.group.num_workers
 
 
 def give_back(state: RunState, failure: Failure, why: str) -> StateChanged:
