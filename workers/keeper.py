@@ -22,7 +22,7 @@ from runfold.workers.layout import StorageSpec
 from runfold.workers.processes import name_process
 from runfold.workers.retry import Retries, retried
 from runfold.workers.sealing import SealOrder, delete, doubt, left_before, look, seal
-from runfold.workers.storage import Storage, check_name, open_storage, told
+from runfold.workers.storage import Storage, as_storage_error, check_name, open_storage
 
 SPEC: Final = b"keeper"
 """What a spawner is told so that it forks a keeper and not a rank."""
@@ -64,7 +64,7 @@ def _answered(ask: Ask) -> Answer:
         apply_environment(ask.env)
         answer = retried(lambda: done(ask), Retries(retries_max=ask.retries_max), f"task {ask.task.id}")
     if answer is None:
-        error = told(trying.error or StorageError("nothing was done"), ask.spec)
+        error = as_storage_error(trying.error or StorageError("nothing was done"), ask.spec)
         message = str(error) or type(error).__name__
         return Answer(error=ErrorInfo(type=type(error).__name__, message=message, kind="storage"))
     return answer

@@ -132,8 +132,8 @@ def open_storage(spec: StorageSpec) -> Storage:
     return Storage(spec, files, posixpath.join(path, spec.name))
 
 
-def told(error: BaseException, spec: StorageSpec) -> BaseException:
-    """Return the error that tells what a storage failed at for good, and which; our own, and bugs, as they are."""
+def as_storage_error(error: BaseException, spec: StorageSpec) -> BaseException:
+    """Return what a storage failed at for good as an error that names it; our own errors, and bugs, as they are."""
     if isinstance(error, RunfoldError) or not isinstance(error, transient()):
         return error
     if not isinstance(error, OSError) or not error.strerror:

@@ -48,7 +48,7 @@ from runfold.workers.load import Code
 from runfold.workers.outside import Order, Question, validated
 from runfold.workers.retry import Retries, retried
 from runfold.workers.spool import About
-from runfold.workers.storage import told
+from runfold.workers.storage import as_storage_error
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -240,7 +240,7 @@ class LocalRun:
         if answer is None:
             error = trying.error
             if error is not None and task.kind != VALIDATION:
-                error = told(error, self._storage)
+                error = as_storage_error(error, self._storage)
             info = ErrorInfo(type=type(error).__name__, message=str(error), kind="storage")
             answer = Answer(error=info)
         source = self._pool if task.kind == VALIDATION else NODE

@@ -18,7 +18,7 @@ from runfold.workers.errors import CheckpointNameError, StorageError
 from runfold.workers.files import _LocalFiles, _RemoteFiles
 from runfold.workers.layout import StorageSpec
 from runfold.workers.retry import Retries, retried
-from runfold.workers.storage import Storage, check_name, default_name, open_storage, told
+from runfold.workers.storage import Storage, as_storage_error, check_name, default_name, open_storage
 
 
 @pytest.fixture(params=["path", "file", "memory", "given", "options"])
@@ -92,7 +92,7 @@ def test_what_may_pass_is_tried_again_and_then_told_with_the_storage(tmp_path: P
     with pytest.raises(OSError, match=re.escape(os.strerror(number))) as failed:
         retried(lambda: storage.mark("r1"), Retries(retries_max=2, backoff_s=0.0), "marking")
     assert files.tries == 3
-    error = told(failed.value, spec)
+    error = as_storage_error(failed.value, spec)
     assert (type(error), str(error)) == (
         StorageError,
         f"storage {tmp_path}/digits: {tmp_path}/digits: {os.strerror(number)}",
@@ -102,8 +102,8 @@ def test_what_may_pass_is_tried_again_and_then_told_with_the_storage(tmp_path: P
 def test_bugs_and_what_is_told_already_are_as_they_are() -> None:
     spec = StorageSpec(url="s3://bucket", name="digits")
     for error in (KeyError("a"), StorageError("x"), CheckpointNameError("y")):
-        assert told(error, spec) is error
-    assert str(told(TimeoutError("too long"), spec)) == "storage s3://bucket/digits: TimeoutError: too long"
+        assert as_storage_error(error, spec) is error
+    assert str(as_storage_error(TimeoutError("too long"), spec)) == "storage s3://bucket/digits: TimeoutError: too long"
 
 
 @pytest.mark.parametrize("number", [errno.EROFS, errno.ENAMETOOLONG])
