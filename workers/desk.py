@@ -183,8 +183,16 @@ class Desk:
             if waiting.what and not waiting.ahead:
                 self._say(PlacementFailed(**self._about(), verdict="busy", reason=waiting.what))
                 return
-            said = Queued(**self._about(), ahead=waiting.ahead, free=waiting.free, needed=waiting.needed)
-            self._say(replace(said, contested=waiting.contested, hopeless=waiting.hopeless))
+            self._say(
+                Queued(
+                    **self._about(),
+                    ahead=waiting.ahead,
+                    free=waiting.free,
+                    needed=waiting.needed,
+                    contested=waiting.contested,
+                    hopeless=waiting.hopeless,
+                )
+            )
 
     def place(self, granted: Granted) -> None:
         """Say that the group has its places, and start a runner on each."""

@@ -66,7 +66,8 @@ class Waiting(Value, frozen=True, kw_only=True):
     """How a run waits: runs ahead of it, CPUs free and needed (rounded down and up).
 
     `what` it waits for, in words, where that is not CPUs. `contested`: the places that its group keeps meanwhile are of
-    use to others that wait, or it could be placed whole. `hopeless`: whole now, and not on another place of any node.
+    use to others that wait, or it could be placed whole. `hopeless`: it could be placed whole now, while no node could
+    have the place that is looked for, even empty.
     """
 
     ahead: int
