@@ -64,8 +64,7 @@ def preempt(state: RunState, nodes: tuple[str, ...], why: str) -> StateChanged:
     announced_t = notice.deadline_t if notice is not None else state.t
     deadline_t = announced_t + grace_s if notice is not None else state.t
     within = f"in {max(announced_t - state.t, 0.0):.1f} s" + (f", and {grace_s:g} s of grace" if grace_s else "")
-    assumed = " (nobody said when)" if notice is not None and notice.unknown else ""
-    reason = f"{', '.join(nodes)} will be taken back {within}{assumed}{because(why)}"
+    reason = f"{', '.join(nodes)} will be taken back {within}{because(why)}"
     return StateChanged(
         from_state=state_name(state.phase),
         to_state="preempting",

@@ -68,6 +68,7 @@ from runfold.replay.clocks import Clocks
 from runfold.replay.history import History, end_name
 from runfold.replay.idle import Idle
 from runfold.replay.uses import SPENT_ON, Stretch, Use, Window, carved, micros, painted
+from runfold.replay.vacancy import Vacancy
 
 
 def stretches_of(history: History) -> tuple[Stretch, ...]:
@@ -163,9 +164,11 @@ class Cut:
         self.use: Use = "initialisation"
         self.placing = False
         self.resizing = False
-        self.least = 0
+        self.vacancy = Vacancy()
+        self.released = True
         self.size: int | None = None
         self.running = False
+        self.ending = False
         self.over = False
 
     def take(self, entry: Entry) -> None:
@@ -176,6 +179,7 @@ class Cut:
             if type(item) is not Reported:
                 if self.running and self.size is not None and isinstance(item, Fact) and item.attempt == attempt.number:
                     attempt.idle.hear(item, self.now)
+                self.vacancy.hear(item)
                 self._see(entry, item)
             elif item.attempt == attempt.number:
                 if item.spent_s or item.checkpoint is not None:
@@ -183,6 +187,7 @@ class Cut:
                 else:
                     attempt.last_report[item.rank] = self.now
         for transition in entry.transitions:
+            self.vacancy.decide(transition)
             self._decide(transition)
 
     def finish(self) -> Iterator[Stretch]:
@@ -221,8 +226,11 @@ class Cut:
                 self._turn("waiting_for_capacity")
             case Placed() if self.placing and item.attempt == self.attempt.number:
                 self._turn(self.attempt.starting)
-            case CapacityChanged(fits=int(fits)) if fits < self.least and self._is_between():
-                self._turn("waiting_for_capacity")
+            case CapacityChanged():
+                self._await_room()
+            case Released():
+                self.released = self.released or item.attempt == self.attempt.number
+                self._await_room()
             case ProgressStopped() if self.running:
                 self.attempt.stopped(item, self.now)
             case CheckpointSealed():
@@ -231,9 +239,9 @@ class Cut:
                     attempt.saved.setdefault(item.name, micros(self.clocks.when(entry, item)))
             case Queued() | PlacementFailed() | Placed() | PlaceReplaced() | ProgressStopped():
                 return  # heard of too late, or of another attempt: that time has its use
-            case RankStarted() | Reported() | RankReturned() | RankFailed() | RankExited() | RunnerLost() | Released():
+            case RankStarted() | Reported() | RankReturned() | RankFailed() | RankExited() | RunnerLost():
                 return  # what is decided on them has a use, or has none
-            case CapacityChanged() | PreemptionNoticed() | PreemptionCancelled() | TaskEnded() | Request():
+            case PreemptionNoticed() | PreemptionCancelled() | TaskEnded() | Request():
                 return
             case (
                 JobTaken() | ControllerStarted() | LogCopied() | TimerFired() | SilenceConcluded() | MessageMalformed()
@@ -247,7 +255,7 @@ class Cut:
     def _decide(self, item: AnyTransition) -> None:
         match item:
             case RunAccepted(job=job):
-                self.least = job.scaling.min_workers if job.scaling.elastic else 0
+                self.vacancy.least = job.scaling.min_workers if job.scaling.elastic else 0
                 self.size = replica_size(job.scaling, job.backend)
             case StateChanged():
                 self._change(item)
@@ -256,6 +264,7 @@ class Cut:
                     self._leave("recovery")  # nothing legal: the parts are to be the whole all the same
                 starting = "initialisation" if number == 1 else self._after_attempt()
                 self.attempt = self.attempts[number] = _Attempt(number, starting)
+                self.released = False
             case FailureDecided(failure=failure, decision="retry" | "raise"):
                 self.attempt.failure, self.attempt.failed = failure, micros(failure.t)
             case CheckpointCommitted(attempt=number, name=name):
@@ -280,15 +289,28 @@ class Cut:
                 assert_never(item)
 
     def _is_between(self) -> bool:
-        """Whether no group is being placed or at work."""
-        return not (self.placing or self.running or self.over)
+        """Whether no group is being placed or at work, and another is to be."""
+        return not (self.placing or self.running or self.ending or self.over)
+
+    def _await_room(self) -> None:
+        """Wait for room if there is none, from when the places of the last group are free; till then it ends."""
+        if not self._is_between():
+            return
+        if not self.vacancy.lacks():
+            if self.use == "waiting_for_capacity":
+                self._turn(self._after_attempt())
+        elif self.released:
+            self._turn("waiting_for_capacity")
 
     def _after_attempt(self) -> Use:
         """Return what the time between two attempts goes into: after a failure, or a change of size."""
+        if self.attempt.number == 0:
+            return self.attempt.starting
         return "resize" if self.resizing and self.attempt.failure is None else after_failure(self.attempt.failure)
 
     def _change(self, item: StateChanged) -> None:
         self.placing = item.to_state == "scheduling"
+        self.ending = item.to_state == "shutting_down"
         self.resizing = item.to_state == "resizing" or (self.resizing and self.placing)
         if self.over or (self.running and item.to_state in ("running", "preempting")):
             return
@@ -301,6 +323,7 @@ class Cut:
             self.running, self.attempt.began = True, self.now
             self.rows.append(self.attempt)
         self.over = end_name(item.to_state) is not None
+        self._await_room()
 
     def _use_after(self, item: StateChanged) -> Use:
         match item.to_state:

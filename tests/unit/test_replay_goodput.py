@@ -13,6 +13,7 @@ from runfold.replay.at import moment_of
 from runfold.replay.errors import BadMoment, CannotRead
 from runfold.replay.goodput import Goodput, goodput
 from runfold.replay.uses import Stretch, Window, carved, micros, painted
+from support.elastic import elastic
 from support.histories import errored_run, failing_run, finished_run, history
 from support.runs import Run
 
@@ -112,6 +113,38 @@ def test_a_preempted_group_costs_preemption_until_the_next_is_in_user_code() -> 
     found = of(run)
     assert found.uses_s["preemption"] > 2.9
     assert found.uses_s["recovery"] == 0.0
+
+
+def elastic_preempted() -> Run:
+    """An elastic run whose only node was taken back, and whose group is gone."""
+    run = elastic(fits=2, nodes=("node-a",)).says()
+    run.says(run.room(node_a=2)).running()
+    run.says(run.noticed("node-a", within_s=5.0)).waits(5.0)
+    assert run.name == "restarting"
+    return run
+
+
+def test_an_elastic_run_that_waits_for_room_waits_for_capacity_like_any_other() -> None:
+    run = elastic_preempted()
+    run.says(run.released(), after_s=1.0)
+    assert run.name == "restarting"
+    run.says(run.room(node_a=2), after_s=8.0)
+    assert run.name == "restarting", "the node has not gone and come back"
+    run.says(run.room(node_a=2, node_b=2), after_s=20.0)
+    assert run.name == "scheduling"
+    found = of(run)
+    assert found.uses_s["waiting_for_capacity"] == pytest.approx(28.0)
+    assert found.uses_s["preemption"] == pytest.approx(1.0)
+
+
+def test_a_run_that_ends_while_there_is_no_room_is_torn_down() -> None:
+    run = elastic_preempted()
+    run.says(AbortRun(id="a", reason="enough"), after_s=1.0)
+    run.says(run.room(node_a=0), after_s=2.0)
+    run.says(run.released(), after_s=3.0)
+    found = of(run)
+    assert found.uses_s["waiting_for_capacity"] == 0.0
+    assert found.uses_s["teardown"] == pytest.approx(5.0)
 
 
 def test_time_without_progress_is_a_hang_from_when_it_began() -> None:
