@@ -10,12 +10,16 @@ import importlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar, cast
 
 import msgspec
 
 from runfold.workers.config import quiet_ray
 from runfold.workers.errors import RunfoldError
+from runfold.workers.pools.ray.leftovers import remove_session, session_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _T = TypeVar("_T")
 
@@ -114,6 +118,7 @@ class Ray:
         self._thread = thread
         self._core = cast("_Core", _imported("ray"))
         self._util = cast("_Util", _imported("ray.util"))
+        self._session: Path | None = None
 
     @classmethod
     async def connect(cls, *, address: str | None, namespace: str, cpus_count: int) -> Ray:
@@ -132,7 +137,7 @@ class Ray:
             }
         )
         try:
-            await ray.ask(
+            begun = await ray.ask(
                 lambda: ray._core.init(
                     **mine,
                     namespace=namespace,
@@ -145,6 +150,7 @@ class Ray:
             ray._thread.shutdown(wait=False)
             where = f"the Ray cluster at {address}" if address is not None else "a Ray cluster of this machine's own"
             raise RayError(f"{where} cannot be used: {error}") from error
+        ray._session = session_of(begun) if address is None else None
         return ray
 
     async def ask(self, question: Callable[[], _T]) -> _T:
@@ -152,8 +158,10 @@ class Ray:
         return await asyncio.get_running_loop().run_in_executor(self._thread, question)
 
     async def close(self) -> None:
-        """Leave the cluster: what is detached goes on."""
+        """Leave the cluster: what is detached goes on. One that was started here ends, and leaves nothing behind."""
         await self.ask(self._core.shutdown)
+        if (session := self._session) is not None:
+            await self.ask(lambda: remove_session(session))
         self._thread.shutdown(wait=False)
 
     # --- nodes
