@@ -166,6 +166,12 @@ class RayPool:
             self.book.reserved.setdefault(
                 place.run if one.standing.lent else one.standing.held_as, Reserved(group, bundles, place.resources)
             )
+        # Of a node that has lost its runner it is not known whether it is gone as well: Ray takes its time to say so.
+        at_work = {one.standing.place.node for one in self._found}
+        for held in self.book.reserved.values():
+            for name in filter(None, map(self.book.name_of, held.bundles)):
+                if name not in at_work:
+                    self.book.suspect(name)
         kept = {reserved.group.id for reserved in self.book.reserved.values()}
         for reserved in self.book.reserved.values():
             reserved.heads = await heads_held(self._ray, reserved.group.name, groups.values())
