@@ -229,14 +229,22 @@ class Draft:
             self.now = replace(self.now, phase=replace(phase, deadline_t=due_t))
 
     def hold_on(self, *, contested: bool, hopeless: bool) -> None:
-        """Keep the places of a group that looks for another: for ever, if contested no longer than a start may take."""
+        """Note until when a group that looks for another place keeps those it has: for ever, unless others need them.
+
+        If contested, no longer than a start may take; if hopeless, no longer at all.
+        """
         group, phase = self.group, self.now.phase
         if not isinstance(phase, Scheduling) or group is None or group.layout:
             return
-        if any(place.left is not None for place in group.places):
-            limit_s, due_t = self.state.job.timeouts.start_timeout_s, phase.deadline_t
-            due_t = self.t if hopeless else self.t + limit_s if due_t is None else due_t
-            self.now = replace(self.now, phase=replace(phase, deadline_t=due_t if contested or hopeless else None))
+        if all(place.left is None for place in group.places):
+            return
+        due_t: float | None = None
+        if hopeless:
+            due_t = self.t
+        elif contested:
+            began = phase.deadline_t is not None
+            due_t = phase.deadline_t if began else self.t + self.state.job.timeouts.start_timeout_s
+        self.now = replace(self.now, phase=replace(phase, deadline_t=due_t))
 
     def when(self, item: Fact) -> float:
         """Return when a fact happened, on the run's clock: never after it was heard of."""
