@@ -130,9 +130,9 @@ The parts add up to it exactly. The table is generated from [replay/uses.py](../
 Progress is kept up to the report whose checkpoint was committed, and lost behind it when its attempt ends otherwise
 than finished. A rank says with its reports how long it waited for data and checkpoints (`spent_s`); of an attempt the
 rank that waited longest counts. A failure's cost begins when it happened, not when it was heard of. While
-some replica groups train, the others' being replaced costs nothing here; once nobody trains it is `recovery`, `preemption`
-or `waiting_for_capacity`. From when the places of a group that failed are free, a wait for room is `waiting_for_capacity`,
-of an elastic run as of any other.
+some replica groups train, the others' being replaced costs nothing here; once nobody trains it is `recovery`,
+`preemption` or `waiting_for_capacity`. From when the places of a group that failed are free, a wait for room is
+`waiting_for_capacity`, of an elastic run as of any other.
 
 | part | what it means |
 |---|---|
