@@ -134,13 +134,19 @@ def _train(
     """Meet, train, tell."""
     value: object = None
     backend: Backend = NONE
+    hook = Capture()
     with Capture() as setting_up:
         backend = backend_of(start.backend, _place(start))
         apply_environment(backend.environment())
         meet = MeetByLink(current, first=start.rank == start.replica_first)
         backend.on_start(meet)
-        around.call("after_init_train_context")
-        backend.on_training_start(meet)
+        with hook:
+            around.call("after_init_train_context")
+        if hook.error is None:
+            backend.on_training_start(meet)
+    if hook.error is not None:
+        # Whichever backend there is: it has met, and a callback that cannot begin will not the next time.
+        return _tell_failure(link, hook.error, current.reports, kind="load")
     if setting_up.error is not None:
         return _tell_failure(link, setting_up.error, current.reports, kind=_kind_of(setting_up.error, start))
     imported = _tell_imports(link, imported, loading=True)

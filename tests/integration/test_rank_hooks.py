@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+SHAPES = Path(__file__).parents[1] / "support" / "shapes.py"
+
+
 class Raises(runfold.WorkerCallback, runfold.TrainContextCallback):
     """Raises in one hook, whenever that is called."""
 
@@ -60,22 +63,25 @@ def saves() -> str:
 
 
 @pytest.mark.parametrize(
-    ("hook", "kind", "attempts"),
+    ("hook", "backend", "kind", "attempts"),
     [
-        ("on_report", "user", 2),
-        ("on_checkpoint_sync", "user", 2),
-        ("on_checkpoint_transfer", "user", 2),
-        ("before_worker_shutdown", "user", 2),
+        ("on_report", "none", "user", 2),
+        ("on_checkpoint_sync", "none", "user", 2),
+        ("on_checkpoint_transfer", "none", "user", 2),
+        ("before_worker_shutdown", "none", "user", 2),
         # What cannot even begin will not the next time.
-        ("after_init_train_context", "load", 1),
+        ("after_init_train_context", "none", "load", 1),
+        ("after_init_train_context", f"{SHAPES}:TensorFlow", "load", 1),
     ],
+    ids=lambda value: str(value).rpartition(":")[2],
 )
 def test_what_a_hook_of_a_rank_raises_is_the_rank_s_failure(
-    tmp_path: Path, hook: str, kind: str, attempts: int
+    tmp_path: Path, hook: str, backend: str, kind: str, attempts: int
 ) -> None:
     with pytest.raises(WorkerGroupError, match=f"RuntimeError: raised in {hook}") as caught:
         runfold.Trainer(
             saves,
+            backend_config=runfold.BackendConfig(kind=backend),
             run_config=runfold.RunConfig(
                 name="hooks",
                 data_dir=tmp_path,
