@@ -267,7 +267,7 @@ def hook_of(callback: object, hook: str) -> Callable[..., object] | None:
 def _named(callback: object, hook: str) -> str | None:
     """Return what a callback calls its own of a hook: by the hook's name, or by that of what stands in for it.
 
-    Told of groups of one kind only is who has a class of that kind alone.
+    A callback whose class is for one kind of groups alone has none of the other kind's hooks.
     """
     found: object = getattr(type(callback), hook, None)
     if callable(found) and getattr(found, "__module__", None) != __name__:
