@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -74,14 +74,16 @@ async def salvage(where: Where, run: str, say: Callable[[str], None]) -> Salvage
     folder = where.data_dir / ONCE_FOLDER / run
     if not folder.is_dir():
         raise NotFoundError(f"nothing was left behind of a run {run!r}: there is no directory {folder}")
-    try:
-        with taken_over(folder) as lived_in:
-            if answering(folder) is not None:
-                raise BlockingIOError
-            last = await close_left(where, run, lived_in, "it was killed; salvaged", say)
-            await asyncio.to_thread(shutil.rmtree, folder)
-    except BlockingIOError:
-        raise UsageError(f"{run} is under way: `runfold abort {run}` ends it") from None
+    under_way = UsageError(f"{run} is under way: `runfold abort {run}` ends it")
+    with ExitStack() as living:
+        try:
+            lived_in = living.enter_context(taken_over(folder))
+        except BlockingIOError:
+            raise under_way from None
+        if answering(folder) is not None:
+            raise under_way
+        last = await close_left(where, run, lived_in, "it was killed; salvaged", say)
+        await asyncio.to_thread(shutil.rmtree, folder)
     if last is None:
         return Salvaged(run=run, outcome=None)
     return Salvaged(run=run, outcome=last.outcome, entries=last.head.n + 1)
