@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,6 +15,7 @@ import pytest
 from runfold.events.facts import PlaceOffer
 from runfold.workers.hatchery import Hatchery, launch_zygote
 from runfold.workers.pipe import RunnerSpec
+from runfold.workers.places import find_places, socket_path
 from runfold.workers.pools.labels import NODE_LABEL
 from runfold.workers.pools.local import Demand, Granted
 from runfold.workers.pools.machine import MachinePool
@@ -25,7 +27,6 @@ from support.waiting import until
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
     from contextlib import AbstractAsyncContextManager
-    from pathlib import Path
 
     from runfold.workers.pools.pool import Left, Pool, Watched
 
@@ -93,6 +94,10 @@ class Rig:
         )
         started = self.pool.start(spec, self.woken.set)
         await until(lambda: any(name_of(one) == RUNNER for one in self.below()), PATIENCE_S)
+        if spec.places_dir is not None:
+            # One whose supervisor goes before there is a door to knock at ends with it.
+            folder = Path(spec.places_dir)
+            await until(lambda: any(socket_path(path).exists() for path, _ in find_places(folder)), PATIENCE_S)
         return started, spec
 
     def runner_process(self) -> psutil.Process:
