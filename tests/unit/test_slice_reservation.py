@@ -14,8 +14,8 @@ from runfold.workers.pools.slices import (
     Done,
     Fail,
     Place,
+    Progress,
     Release,
-    Reserved,
     SliceDemand,
     Step,
     Wait,
@@ -33,30 +33,30 @@ LATE = "1 of 2 slices had a head in time: the others are in use, or not there"
 @pytest.mark.parametrize(
     ("demand", "here", "now", "step"),
     [
-        (TWO, Reserved(), 0.0, AskHead(number=0)),
-        (TWO, Reserved(asked=True), 1.0, Wait(until_s=60.0)),
+        (TWO, Progress(), 0.0, AskHead(number=0)),
+        (TWO, Progress(asked=True), 1.0, Wait(until_s=60.0)),
         # Another head of another slice than those that are had, or are known to be broken or in use.
-        (TWO, Reserved(names=("a",), held=True), 2.0, AskHead(number=1, avoid=("a",))),
-        (TWO, Reserved(names=("a",), held=True, asked=True, avoided=("a",)), 3.0, Wait(until_s=60.0)),
+        (TWO, Progress(names=("a",), held=True), 2.0, AskHead(number=1, avoid=("a",))),
+        (TWO, Progress(names=("a",), held=True, asked=True, avoided=("a",)), 3.0, Wait(until_s=60.0)),
         (
             NOT_C,
-            Reserved(names=("a",), held=True, asked=True, avoided=("a",)),
+            Progress(names=("a",), held=True, asked=True, avoided=("a",)),
             3.0,
             AskHead(number=1, avoid=("a", "c")),
         ),
-        (NOT_C, Reserved(names=("a",), held=True, asked=True, avoided=("a", "c")), 4.0, Wait(until_s=60.0)),
-        (TWO, Reserved(names=("a", "b"), held=True), 4.0, Place(selectors=SPREAD)),
-        (TWO, Reserved(names=("a", "b"), held=True, placed="asked"), 9.0, Wait(until_s=60.0)),
-        (TWO, Reserved(names=("a", "b"), held=True, placed="asked"), 60.0, Release()),
-        (TWO, Reserved(names=("a", "b"), placed="asked"), 60.0, Fail(kind="late", reason=NO_HOSTS)),
-        (TWO, Reserved(names=("a", "b"), held=True, placed="yes"), 99.0, Done()),
-        (TWO, Reserved(names=("a",), held=True, asked=True), 60.0, Release()),
-        (TWO, Reserved(names=("a",), asked=True), 60.0, Fail(kind="late", reason=LATE)),
-        (TWO, Reserved(names=("a", "b"), held=True, error="a host died"), 5.0, Release()),
-        (TWO, Reserved(error="x"), 5.0, Fail(kind="failed", reason="the slices were not reserved: x")),
+        (NOT_C, Progress(names=("a",), held=True, asked=True, avoided=("a", "c")), 4.0, Wait(until_s=60.0)),
+        (TWO, Progress(names=("a", "b"), held=True), 4.0, Place(selectors=SPREAD)),
+        (TWO, Progress(names=("a", "b"), held=True, placed="asked"), 9.0, Wait(until_s=60.0)),
+        (TWO, Progress(names=("a", "b"), held=True, placed="asked"), 60.0, Release()),
+        (TWO, Progress(names=("a", "b"), placed="asked"), 60.0, Fail(kind="late", reason=NO_HOSTS)),
+        (TWO, Progress(names=("a", "b"), held=True, placed="yes"), 99.0, Done()),
+        (TWO, Progress(names=("a",), held=True, asked=True), 60.0, Release()),
+        (TWO, Progress(names=("a",), asked=True), 60.0, Fail(kind="late", reason=LATE)),
+        (TWO, Progress(names=("a", "b"), held=True, error="a host died"), 5.0, Release()),
+        (TWO, Progress(error="x"), 5.0, Fail(kind="failed", reason="the slices were not reserved: x")),
     ],
 )
-def test_what_to_do_next(demand: SliceDemand, here: Reserved, now: float, step: Step) -> None:
+def test_what_to_do_next(demand: SliceDemand, here: Progress, now: float, step: Step) -> None:
     assert reserving(demand, here, now) == step
 
 
@@ -68,7 +68,7 @@ def test_the_head_of_a_slice_is_known_by_its_resource() -> None:
 @given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 12), st.booleans())
 def test_it_comes_to_an_end_with_everything_or_nothing(slices: int, each: int, breaks_after: int, late: bool) -> None:
     demand = SliceDemand(num_workers=slices * each, workers_per_slice=each, deadline_s=60.0)
-    here, now = Reserved(), 0.0
+    here, now = Progress(), 0.0
     for turn in range(40):
         step = reserving(demand, here, now)
         match step:

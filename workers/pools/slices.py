@@ -13,7 +13,7 @@ from runfold.events.slices import Slice, slices_for
 from runfold.workers.tpus import TPU
 
 SLICE_LABEL: Final = "ray.io/tpu-slice-name"
-HOST_LABEL: Final = "ray.io/tpu-worker-id"
+HOST_NUMBER_LABEL: Final = "ray.io/tpu-worker-id"
 """The number of a host within its slice."""
 KIND_LABEL: Final = "ray.io/tpu-pod-type"
 TOPOLOGY_LABEL: Final = "ray.io/tpu-topology"
@@ -37,8 +37,8 @@ class SliceDemand(Value, frozen=True, kw_only=True):
         return slices_for(self.num_workers, self.workers_per_slice)
 
 
-class Reserved(Value, frozen=True, kw_only=True):
-    """What has come of it so far.
+class Progress(Value, frozen=True, kw_only=True):
+    """What has come of reserving a demand's slices so far.
 
     `names` are those of the slices whose heads are reserved, in order; `asked`: the next head is asked for, anywhere
     but in the slices `avoided`. `placed` is the state of the placement over all of them. `error`: what went wrong, in
@@ -95,7 +95,7 @@ def head_resource(kind: Slice) -> str:
     return f"{TPU}-{kind.pod_type}-head"
 
 
-def reserving(demand: SliceDemand, here: Reserved, now: float) -> Step:
+def reserving(demand: SliceDemand, here: Progress, now: float) -> Step:
     """Return what to do next about a group in slices."""
     if here.placed == "yes" and here.error is None:
         return Done()
@@ -111,7 +111,7 @@ def reserving(demand: SliceDemand, here: Reserved, now: float) -> Step:
     return AskHead(number=len(here.names), avoid=avoid)
 
 
-def _failed(demand: SliceDemand, here: Reserved) -> Fail:
+def _failed(demand: SliceDemand, here: Progress) -> Fail:
     if here.error is not None:
         return Fail(kind="failed", reason=f"the slices were not reserved: {here.error}")
     if len(here.names) == demand.slices:

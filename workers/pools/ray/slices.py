@@ -13,7 +13,7 @@ from runfold.workers.pools.ray.library import RayNode
 from runfold.workers.pools.room import Room
 from runfold.workers.pools.slices import (
     FIRST_HOST,
-    HOST_LABEL,
+    HOST_NUMBER_LABEL,
     KIND_LABEL,
     SLICE_LABEL,
     TOPOLOGY_LABEL,
@@ -58,7 +58,7 @@ def workers_per_slice(demand: Demand, kind: Slice) -> int:
 
 def pod_of(node: RayNode) -> tuple[str, int]:
     """Return the slice that a node is in, and its number there; no name where it is in none."""
-    number = node.labels.get(HOST_LABEL, "")
+    number = node.labels.get(HOST_NUMBER_LABEL, "")
     return node.labels.get(SLICE_LABEL, ""), int(number) if number.isdecimal() else 0
 
 
@@ -79,7 +79,7 @@ def whole(nodes: Nodes, kind: Slice) -> dict[str, tuple[str, ...]]:
     """Return the slices of a kind all of whose chips are there, by name: their hosts, in their order."""
     found: dict[str, dict[str, RayNode]] = {}
     for node in nodes.values():
-        name, number = node.labels.get(SLICE_LABEL, ""), node.labels.get(HOST_LABEL, node.name)
+        name, number = node.labels.get(SLICE_LABEL, ""), node.labels.get(HOST_NUMBER_LABEL, node.name)
         topology = node.labels.get(TOPOLOGY_LABEL, kind.topology)
         if name and node.labels.get(KIND_LABEL) == kind.pod_type and topology == kind.topology:
             # A host that has come again stands for the one that was there.

@@ -31,15 +31,15 @@ from runfold.workers.pools.ray.library import (
 from runfold.workers.pools.ray.slices import pod_of, workers_per_slice
 from runfold.workers.pools.slices import (
     FIRST_HOST,
-    HOST_LABEL,
+    HOST_NUMBER_LABEL,
     KIND_LABEL,
     SLICE_LABEL,
     AskHead,
     Done,
     Fail,
     Place,
+    Progress,
     Release,
-    Reserved,
     SliceDemand,
     Wait,
     head_resource,
@@ -93,7 +93,7 @@ class Slicing:
         self._asks_count = 0
         self._pending: tuple[Group, asyncio.Future[object]] | None = None
         self._whole: tuple[Group, list[str]] | None = None
-        self._here = Reserved()
+        self._here = Progress()
         self._wanted = SliceDemand(
             num_workers=demand.num_workers,
             workers_per_slice=workers_per_slice(demand, kind),
@@ -142,7 +142,7 @@ class Slicing:
             return
         self._forget_pending()
         self._asks_count += 1
-        labels = {HOST_LABEL: FIRST_HOST, KIND_LABEL: self._kind.pod_type}
+        labels = {HOST_NUMBER_LABEL: FIRST_HOST, KIND_LABEL: self._kind.pod_type}
         if avoid:
             labels[SLICE_LABEL] = f"!in({','.join(avoid)})"
         name = f"{self._stem}{HEAD}{number}-{self._asks_count}{self._suffix}"
