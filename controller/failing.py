@@ -135,7 +135,9 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
     if first is None or state.group is None:
         return ()
     choice = _paid(first) or policies.failure.choose(state, first)
-    others = max(state.group.failed, len(failures)) - 1
+    causes = {failure.cause for failure in failures}
+    undecided = sum(failure.cause not in causes for failure in open_failures(state))
+    others = max(state.group.failed - undecided, len(failures)) - 1
     wait_s = backoff_s(state, choice.budget, choice.spent)
     replicas = failing(state, failures) if choice.decision == "retry" else ()
     what_now = replacing_words(state, replicas, wait_s) if replicas else _what_now(state, first, choice, wait_s)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from runfold.controller.effects import awaits_cause
+from runfold.controller.effects import decidable
 from runfold.controller.elsewhere import can_mend, has_room
 from runfold.controller.failing import open_failures, reclaimed, saved
 from runfold.controller.moves import change, fail, finished
@@ -85,8 +85,8 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     if group.over and not failures:
         return finished(state, group)
     reclaims = tuple(failure for failure in failures if failure.kind == "preempted")
-    if not reclaims and not awaits_cause(state, failures) and (failures := failures or too_late(state, group)):
-        return fail(state, failures, policies)
+    if not reclaims and (ready := decidable(state, failures) or too_late(state, group)):
+        return fail(state, ready, policies)
     nodes = taken(state, group)
     if not nodes and not reclaims:
         return (change(state, "running", _no_more(state, phase), phase.cause),)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
+from runfold.controller.effects import waiting_for_cause
 from runfold.controller.elastic import waiting_for_room
 from runfold.controller.places import looked_for
 from runfold.controller.replicas import size_of
@@ -206,7 +207,7 @@ def waiting_for(state: RunState) -> str | None:
         case ShuttingDown():
             return _waiting_for_release(state) or _waiting_for_tasks(state)
         case Running() | Preempting():
-            return _waiting_for_replicas(state, group) or _quiet(group)
+            return waiting_for_cause(state) or _waiting_for_replicas(state, group) or _quiet(group)
         case Initializing():
             return _waiting_for_tasks(state) or waiting_for_supervisor(state) or waiting_for_room(state)
         case Finished() | Errored() | Aborted():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from runfold.controller.effects import awaits_cause
+from runfold.controller.effects import decidable
 from runfold.controller.elsewhere import stranded
 from runfold.controller.failing import open_failures, timed_out
 from runfold.controller.gating import arguments_of, before_attempt, before_layout, passed, selector_of
@@ -195,13 +195,15 @@ def _running(state: RunState, group: Group, policies: Policies) -> Step:
     failures = open_failures(state)
     if group.over and not failures:
         return finished(state, group)
+    ready = decidable(state, failures)
+    if failures and not ready and size_of(state) is None:
+        # What came before a notice was not brought about by it.
+        return ()
     if state.notice is not None and (nodes := taken(state, group)):
         return (preempt(state, nodes, state.notice.reason),)
-    if awaits_cause(state, failures):
-        return ()
-    if failures := failures or too_late(state, group):
-        return fail(state, failures, policies)
-    if back := bring_back(state, group):
+    if ready := ready or too_late(state, group):
+        return fail(state, ready, policies)
+    if (back := bring_back(state, group)) or failures:
         return back
     return fail(state, stranded(state, group), policies) or resize(state, group, policies)
 

@@ -142,7 +142,7 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
     if transition.decision == "noop":
         rest = replace(group, failures=(), stuck=None)
         return replace(state, group=rest, checkpoints=at_ease(state.checkpoints))
-    others = tuple([slim(other) for other in group.failures if other.cause != failure.cause])
+    told = group.failures
     budgets = state.budgets
     if transition.budget is not None:
         budgets = {**budgets, transition.budget: Spent(spent=transition.spent, limit=transition.limit)}
@@ -153,6 +153,8 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
             state = replace(state, away=taken_back(state.away, state.notice.nodes), notice=None)
     else:
         group = replace(group, failures=(), stuck=None, handled=True)
+    still_open = group.failures if group is not None else ()
+    others = tuple([slim(one) for one in told if one.cause != failure.cause and one not in still_open])
     return replace(
         state,
         group=group,

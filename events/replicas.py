@@ -170,6 +170,8 @@ def went_down(state: RunState, group: Group, transition: FailureDecided, n: int)
         _waiting(rank, lives[replica_of(rank.rank, size)]) if rank.rank in gone else rank for rank in group.ranks
     )
     left_over = tuple(one.name for one in state.checkpoints.gathering if is_torn(group, one, gone))
+    # Those of other groups are still to be decided upon: what was behind them is waited for.
+    open_ones = tuple(one for one in group.failures if one.rank is not None and one.rank not in gone)
     checkpoints = replace(
         state.checkpoints,
         gathering=tuple(one for one in state.checkpoints.gathering if one.name not in left_over),
@@ -183,8 +185,8 @@ def went_down(state: RunState, group: Group, transition: FailureDecided, n: int)
         ),
         replicas=_merged(group.replicas, new),
         places=places,
-        failures=(),
-        failed=0,
+        failures=open_ones,
+        failed=len(open_ones),
         stuck=_still_stuck(group.stuck, gone),
         progress=0,
     )
