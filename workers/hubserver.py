@@ -39,9 +39,9 @@ class HubServer:
     async def listen(self, host: str = "127.0.0.1", port: int = 0, *, sock: socket.socket | None = None) -> int:
         """Take runners in, on `sock` if a port was held; return the port."""
         if sock is not None:
-            self._server = await asyncio.start_server(self._serve, sock=sock)
+            self._server = await asyncio.start_server(self._come, sock=sock)
         else:
-            self._server = await asyncio.start_server(self._serve, host, port)
+            self._server = await asyncio.start_server(self._come, host, port)
         address: tuple[str, int] = self._server.sockets[0].getsockname()
         return address[1]
 
@@ -64,11 +64,13 @@ class HubServer:
         if self._connections:
             await asyncio.wait(self._connections, timeout=HUB_HANDSHAKE_TIMEOUT_S)
 
+    def _come(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # A task of our own: the server's, when it is cancelled, is told of as an exception (Python 3.11).
+        task = asyncio.create_task(self._serve(reader, writer), name="hear a runner")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        if task is not None:
-            self._connections.add(task)
-            task.add_done_callback(self._connections.discard)
         try:
             async with asyncio.timeout(HUB_HANDSHAKE_TIMEOUT_S):
                 hub, claim = await self._let_in(reader, writer)

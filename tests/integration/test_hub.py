@@ -113,6 +113,16 @@ async def test_a_lost_hub_is_told_to_all_that_wait_and_all_that_come(nodes: Node
         assert "the connection to the runner of rank 0 is lost" in answer.message
 
 
+async def test_a_hub_that_ends_while_others_are_there_is_no_trouble(nodes: Nodes) -> None:
+    troubles: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: troubles.append(context))
+    await nodes.connect()
+    await nodes.hub.close()
+    nodes.member.arrive(1, Collect(1, "barrier", None, None))
+    assert isinstance(await nodes.answered(1), Refused)
+    assert troubles == []
+
+
 async def test_another_secret_is_let_in_nowhere(nodes: Nodes) -> None:
     port = await nodes.hub.listen(SECRET)
     with pytest.raises(LinkError, match="not convinced"):
