@@ -95,7 +95,7 @@ class Scripted:
         meeting = rendezvous or Rendezvous(addr=first.addr, port=first.port)
         self.want("train", attempt=attempt, layout=tuple(layout), rendezvous=meeting)
 
-    def stop(self, reason: str = "the test says so", grace_s: float = 5.0) -> None:
+    def stop(self, reason: str = "the test says so", grace_s: float = 60.0) -> None:
         """Have the group end."""
         self.want("stop", stop=StopOrder(reason=reason, grace_s=grace_s, deadline_t=60.0))
 
