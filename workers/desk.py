@@ -207,7 +207,11 @@ class Desk:
         """The demand for another place stands in the queue; the runner of the one that was left ends."""
         self._mended[step.place, step.left] = step.demand.run
         self._mends_off[step.demand.run] = step.demand.excluded
+        self._moved.pop(step.place, None)
         job, node = self.assignment.job, self.assignment.places[step.place].node
+        stands = {place.node for place in self.assignment.places if place.left is None} | set(self._moved.values())
+        if node in stands:
+            return  # another place of the group has been found there since, with a runner of its own
         grace_s = job.timeouts.restart_grace_s if job is not None else 0.0
         for runner in self.runners:
             if runner.node == node and runner.alive:
@@ -251,6 +255,8 @@ class Desk:
     def give_up(self, node: str) -> None:
         """Nothing of the group lives on a node, and its slots are given back."""
         self.runners = [runner for runner in self.runners if runner.node != node]
+        # What becomes of a runner that is started there later has reasons of its own.
+        self._taken.pop(node, None)
 
     def stop_runners(self, reason: str, grace_s: float) -> None:
         """Tell the runners to stop."""

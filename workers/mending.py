@@ -52,7 +52,8 @@ def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> 
     steps: list[Mend | GiveUp | Dismiss] = []
     runners = {runner.node: runner for runner in here.runners}
     # A runner speaks under the name of its node: there is one on each, as long as it lives.
-    taken = [place.node for place in assignment.places if place.left is None]
+    stands = [place.node for place in assignment.places if place.left is None]
+    taken = list(stands)
     taken += [runner.node for runner in here.runners if runner.ended_s is None]
     at_work = assignment.want == "train"
     if not at_work:
@@ -61,7 +62,7 @@ def mending(assignment: Assignment, here: RunHere, key: str, demand: Demand) -> 
         if place.left is None:
             continue
         runner = runners.get(place.node)
-        if runner is not None and runner.ended_s is not None:
+        if runner is not None and runner.ended_s is not None and place.node not in stands:
             steps.append(GiveUp(node=place.node))
         name = f"{assignment.run}{key}{PREFIX}{number}"
         off = tuple(sorted({*assignment.excluded_nodes, *taken}))

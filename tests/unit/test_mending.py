@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 from msgspec.structs import replace
 
 from runfold.events.assignment import Assignment, PlaceWanted
 from runfold.events.facts import PlaceOffer
 from runfold.events.transitions import RankLaid
+from runfold.workers.desk import Desk, Site
 from runfold.workers.mending import Dismiss, GiveUp, Mend, waits_of
 from runfold.workers.placing import (
     SEPARATOR,
@@ -19,7 +23,15 @@ from runfold.workers.placing import (
     placing,
 )
 from runfold.workers.plan import Ordered, plan
-from runfold.workers.pools.local import Demand, Slots, Waiting
+from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from runfold.events.facts import AnyFact, RunnerLost
+    from runfold.workers.facts import Facts
+    from runfold.workers.pipe import RunnerSpec
+    from runfold.workers.pools.pool import Watched
 
 NOW = 10.0
 
@@ -266,3 +278,73 @@ def test_places_of_one_run_are_on_nodes_of_their_own() -> None:
         wish = replace(whole, run=f"digits/place-{number}", of="digits", excluded=("node-a",), whole=whole)
         slots.ask(wish)
     assert [one.demand.run for one in slots.grant()] == ["digits/place-1"]
+
+
+# --- a place on the node of another that was left
+
+
+class Runner:
+    """A runner that lives until it is told to stop."""
+
+    def __init__(self, node: str) -> None:
+        self.node, self.alive, self.told, self.secret = node, True, 0, b"s"
+
+    def stop(self, reason: str, grace_s: float) -> None:
+        self.alive = False
+
+
+def swapped() -> Assignment:
+    """Two places were left; for the first another was found on the node of the second, which is still looked for."""
+    return replace(
+        waiting(1, attempt=2),
+        places=(
+            PlaceWanted(node="node-b", slots=2, source="node-b"),
+            PlaceWanted(node="node-b", slots=2, source="node-b", left=7),
+        ),
+    )
+
+
+def at_a_desk() -> tuple[Desk, list[Runner], list[AnyFact]]:
+    """A desk where the place was just found, its runners and what it says."""
+    said: list[AnyFact] = []
+    runners: list[Runner] = []
+
+    def start(spec: RunnerSpec, _: Callable[[], None]) -> Watched:
+        runners.append(Runner(spec.node))
+        return cast("Watched", runners[-1])
+
+    facts = SimpleNamespace(source="pool-local", boot="b", say=said.append, superseded=False)
+    site = Site(url="", namespace="", pool="local", base_dir="")
+    desk = Desk(replace(waiting(1), job=None), cast("Facts", facts), site, start, lambda: None)
+    demand = replace(demand_of(waiting(1)), run="digits/place-0")
+    assert desk.mend(0, Granted(demand=demand, places=(PlaceOffer(node="node-b", slots=2),)))
+    return desk, runners, said
+
+
+def again(place: int, left: int) -> Mend:
+    return Mend(place=place, left=left, demand=replace(demand_of(swapped()), run=f"digits/place-{place}"))
+
+
+def test_what_is_found_on_the_node_of_a_place_that_was_left_is_not_taken_for_that() -> None:
+    """Asking anew for the place that was left ends no runner of the other, nor are its slots given back."""
+    desk, (runner,), _ = at_a_desk()
+    desk.mends(again(1, 7))
+    assert runner.alive, "the log has not heard of it yet"
+    desk.assignment = swapped()
+    desk.mends(again(1, 7))
+    assert runner.alive
+    here = RunHere(held=1, runners=(RunnerHere(node="node-b", ended_s=1.0, signal=9, told=2),), mended=((1, 7),))
+    assert not [step for step in placing(swapped(), here, NOW).steps if isinstance(step, GiveUp)]
+    places = (replace(swapped().places[0], left=9), swapped().places[1])
+    desk.assignment = replace(swapped(), places=places)
+    desk.mends(again(0, 9))
+    assert not runner.alive, "now the group has left that one too"
+
+
+def test_a_runner_that_is_started_where_places_were_taken_away_ends_for_reasons_of_its_own() -> None:
+    desk, _, said = at_a_desk()
+    desk.take_away("node-b", "the capacity was set to 0")
+    desk.give_up("node-b")
+    desk.lost(SayLost(node="node-b", signal=9, reason="killed"))
+    lost = cast("RunnerLost", said[-1])
+    assert (lost.reason, lost.taken) == ("killed", False)
