@@ -11,7 +11,7 @@ from runfold.controller.gating import arguments_of, before_attempt, before_layou
 from runfold.controller.gating import failed as gate_failed
 from runfold.controller.layout import lay_out, layout_words
 from runfold.controller.moves import change, fail, finished, news
-from runfold.controller.places import give_back, kept_without, looked_for, not_to_be_had
+from runfold.controller.places import give_back, kept_without, leave_before_work, looked_for, not_to_be_had
 from runfold.controller.preempting import preempt, preempting, taken
 from runfold.controller.replicas import bring_back, size_of, too_late
 from runfold.controller.resizing import resize, resize_unplaced
@@ -158,10 +158,12 @@ def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:
         return (change(state, "running", entered),)
     if failures := open_failures(state):
         return fail(state, failures, policies)
+    if not group.layout and (leaving := leave_before_work(state, group)) is not None:
+        return (leaving,)
     if group.places and not group.layout and all(place.healthy for place in group.places):
         return _lay_out(state, group)
     waits = not group.layout and bool(looked_for(group))
-    if waits and state.fired and state.failure is not None:
+    if waits and state.fired:
         return (give_back(state, state.failure, not_to_be_had(state, group)),)
     late = timed_out(state)
     if late is not None:

@@ -130,6 +130,24 @@ def test_a_place_that_is_not_to_be_had_is_waited_for_with_the_others_kept(three_
     assert three_nodes.ok("audit", held.run).code == three_nodes.ok("verify", held.run).code == 0
 
 
+def test_a_kept_place_that_will_be_taken_back_is_given_up_too_while_another_is_looked_for(three_nodes: Runfold) -> None:
+    held = Held(three_nodes, "noticed", "train", workers=5)
+    held.reaches("running")
+    three_nodes.ok("capacity", "set", "0", "--node", "local-1")
+    held.waits_until(lambda: "another place instead of that on local-1:" in str(held.status["waiting"]))
+    three_nodes.ok("preempt", held.run, "--node", "local-0", "--within", "1")
+    held.waits_until(lambda: "another place instead of that on local-0, local-1:" in str(held.status["waiting"]))
+    assert (held.status["state"], held.status["attempt"], held.spent) == ("scheduling", 3, {"preemption": 1})
+    three_nodes.ok("capacity", "set", "2", "--node", "local-1")
+    held.waits_until(lambda: "2 slots needed, 0 free" in str(held.status["waiting"]))
+    assert held.status["state"] == "scheduling", "no rank is begun on a node that was taken back"
+    three_nodes.ok("preempt", held.run, "--node", "local-0", "--cancel")
+    in_attempt(held, 3)
+    status = held.ends()
+    assert (status["state"], status["return_value"], held.spent) == ("finished", 3, {"preemption": 1})
+    assert three_nodes.ok("audit", held.run).code == three_nodes.ok("verify", held.run).code == 0
+
+
 def test_who_waits_for_a_place_is_aborted_and_leaves_nothing(three_nodes: Runfold) -> None:
     held = Held(three_nodes, "aborted", "train", workers=6)
     held.reaches("running")
