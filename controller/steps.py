@@ -20,7 +20,7 @@ from runfold.controller.validating import await_final
 from runfold.controller.words import because, listed, ranks
 from runfold.events.base import relative
 from runfold.events.edges import state_name
-from runfold.events.gates import ABORT, SHUTDOWN
+from runfold.events.gates import ABORT, RESIZE, SHUTDOWN, START
 from runfold.events.state import (
     Aborted,
     Errored,
@@ -143,12 +143,21 @@ def _again(state: RunState, phase: Restarting | Rescheduling, policies: Policies
         return (give_back(state, phase.failure, why),)
     if isinstance(scaling, Hold):
         return ()
-    if gone is not None and (phase.kept or (phase.kept is None and gone == () and not waited)):
+    at_once = phase.kept is None and gone == () and not waited and _stand_yet(state, phase)
+    if gone is not None and (phase.kept or at_once):
         return _begin(state, state.fired[0].cause if state.fired else phase.cause, scaling.num_workers, gone)
     if state.held:
         return ()
     cause = state.fired[0].cause if state.fired else news(state, phase.cause)
     return _begin(state, cause, scaling.num_workers)
+
+
+def _stand_yet(state: RunState, phase: Restarting | Rescheduling) -> bool:
+    """Whether runners are on their places yet: they leave when the next attempt does not begin in the same entry.
+
+    But for a gate that is asked about it: they wait for its answer.
+    """
+    return state.t <= phase.since_t or not {RESIZE, START}.isdisjoint(state.job.hooks.gates)
 
 
 def _scheduling(state: RunState, group: Group, policies: Policies) -> Step:

@@ -303,3 +303,17 @@ def test_given_all_nodes_taken_back_when_one_is_there_again_then_it_goes_on_ther
     run.says(run.room(node_a=1))
     assert (run.name, run.group.num_workers) == ("scheduling", 1)
     assert assignment(run.state, run.head).excluded_nodes == ()
+
+
+def test_given_runners_that_were_told_to_leave_when_the_size_is_that_of_before_again_then_they_are_not_kept() -> None:
+    run = elastic(2, 4, fits=4).running()
+    changed_again(run, 3)
+    run.says(run.failed(0))
+    assert (run.path, run.name) == (["running>restarting"], "restarting")
+    assert "starting again on new places" in run.the(FailureDecided).reason
+    assert assignment(run.state, run.head).want == "stop"
+    changed_again(run, 4)
+    assert run.name == "restarting", "until they have left"
+    run.says(run.released())
+    assert run.the(AttemptStarted).num_workers == 4
+    assert not assignment(run.state, run.head).kept
