@@ -67,9 +67,14 @@ class Run:
         return [name for name in self.storage.files.folders(self.storage.root) if not name.startswith(".")]
 
     @property
-    def files(self) -> list[str]:
-        """The names of all files that are there, those too that are never listed."""
-        return [path.name for path in Path(self.storage.root).rglob("*") if path.is_file()]
+    def unfinished(self) -> list[Path]:
+        """What was being written to checkpoints when somebody was killed, and the parts of what is not sealed.
+
+        Beside them the run's log is being put by now.
+        """
+        root, beside = Path(self.storage.root), Path(self.storage.inner("", ""))
+        files = [path for path in root.rglob("*") if path.is_file() and path.parent != beside]
+        return [path for path in files if path.name.startswith((TEMPORARY, "part-"))]
 
 
 def whole(storage: Storage, name: str) -> Manifest:
@@ -156,7 +161,7 @@ async def killed(user: Commands, is_killed: bool, *settings: str) -> None:
         assert of_the_first == 1
     for name in ran.committed:
         assert len(whole(ran.storage, name).files) == 6
-    assert [name for name in ran.files if name.startswith((TEMPORARY, "part-"))] == []
+    assert ran.unfinished == []
 
 
 async def test_a_lost_runner_leaves_whole_checkpoints_alone_and_its_half_done_ones_are_swept(user: Commands) -> None:
