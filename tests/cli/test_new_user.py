@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -82,6 +83,10 @@ def test_a_run_that_waits_says_for_what(user: Commands) -> None:
     while " waiting " not in (line := watching.stdout.readline()):
         assert line
     assert "3 slots needed, 0 free" in line
+    # The log is first, the status a moment later.
+    deadline = time.monotonic() + COMMAND_TIMEOUT_S
+    while "3 slots needed" not in str(user.status("waits")["waiting"]):
+        assert time.monotonic() < deadline
     assert "waiting: 3 slots needed, 0 free" in user.ok("get", "waits").out
     assert "waiting: 3 slots needed, 0 free" in user.ok("ls").out
     assert "after it was accepted" in user.ok("replay", "waits").out
