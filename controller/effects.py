@@ -36,7 +36,7 @@ def decidable(state: RunState, failures: tuple[Failure, ...]) -> tuple[Failure, 
     What is decided then spends one unit of one budget, and knows which places are gone. A replica group waits for its
     own ranks alone.
     """
-    if not failures or not _looks(state):
+    if not any(map(_is_effect, failures)) or not _looks(state):
         return failures
     return tuple(failure for failure in failures if _awaited_until(state, failure, failures) is None)
 
