@@ -142,7 +142,7 @@ def test_who_follows_a_run_goes_on_when_the_broker_is_back(runfold: Commands) ->
             runfold.start(*submit(runfold, "followed"), "--follow"),
         ]
         shown(following[-1], "followed")
-        for _ in range(2):
+        for _ in range(1):
             with broker_away(runfold):
                 for process in following:
                     waits(process)
