@@ -8,6 +8,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from typing import IO
 
 import pytest
 
@@ -30,8 +31,13 @@ import runfold
 
 def waits(config):
     print("at work", flush=True)
-    while not Path(config["enough"]).exists():
-        runfold.report({"a": 1})
+    enough, rounds = Path(config["enough"]), 0
+    while not enough.exists():
+        found = len(list(enough.parent.glob("round-*")))
+        if found > rounds:
+            rounds = found
+            print(f"round={rounds}", flush=True)
+        runfold.report({"round": rounds})
         time.sleep(0.05)
     return 7
 
@@ -68,10 +74,11 @@ def waits(process: subprocess.Popen[str]) -> None:
         assert line, f"{process.args!r} ended with {process.wait()}: {said}"
 
 
-def shown(process: subprocess.Popen[str], word: str) -> subprocess.Popen[str]:
-    """Return a command once it has printed something."""
-    assert process.stdout is not None
-    while word not in (line := process.stdout.readline()):
+def shown(process: subprocess.Popen[str], word: str, *, by: IO[str] | None = None) -> subprocess.Popen[str]:
+    """Return a command once it has printed something, on its standard output or `by` another stream."""
+    stream = by or process.stdout
+    assert stream is not None
+    while word not in (line := stream.readline()):
         assert line, f"{process.args!r} ended with {process.wait()}"
     return process
 
@@ -139,10 +146,10 @@ def test_who_follows_a_run_goes_on_when_the_broker_is_back(runfold: Commands) ->
             shown(runfold.start("logs", "-f", "seen"), "at work"),
             shown(runfold.start("replay", "seen", "--follow"), "seen"),
             shown(runfold.start("run", *submit(runfold, "run")[1:]), " running "),
-            runfold.start(*submit(runfold, "followed"), "--follow"),
         ]
-        shown(following[-1], "followed")
-        for _ in range(1):
+        submitted = shown(runfold.start(*submit(runfold, "followed"), "--follow"), "followed")
+        following.append(submitted)
+        for count in (1, 2):
             with broker_away(runfold):
                 for process in following:
                     waits(process)
@@ -150,6 +157,10 @@ def test_who_follows_a_run_goes_on_when_the_broker_is_back(runfold: Commands) ->
                 waits(beginning)
                 following.append(beginning)
             assert runfold.ok("get", "seen", "-o", "json").document["state"] == "running"
+            (runfold.folder / f"round-{count}").touch()
+            for process in following:
+                # Who has not come back yet would take the next absence for the same one.
+                shown(process, f"round={count}", by=process.stderr if process is submitted else None)
         (runfold.folder / "enough").touch()
         for process in following:
             assert ended(process)[0] == 0, process.args
