@@ -64,5 +64,7 @@ async def _ask(where: Where, run: str, request: Request) -> str:
     if (answer := found.requests.get(request.id)) is not None:
         return accepted(answer)
     if not found.terminal:
-        raise UnreachableError(f"{run} has not ended by its archive: nothing was asked.\n{not_running_text(where)}.")
+        raise UnreachableError(
+            f"{run} has not ended by its archive: nothing was asked.\n{not_running_text(where, run)}."
+        )
     return ENDED_ALREADY

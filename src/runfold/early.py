@@ -15,6 +15,8 @@ from runfold.locate import ONCE_FOLDER
 from runfold.once import occupy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from runfold.events.job import Job
     from runfold.events.nats.broker import Broker
     from runfold.locate import Where
@@ -32,15 +34,22 @@ class Early:
     lived_in: int
 
 
+def _occupied(folder: Path) -> int:
+    try:
+        return occupy(folder)
+    except FileNotFoundError:
+        return occupy(folder)  # who clears away what was killed took it for that while it was made; by now it is gone
+
+
 def start_early(where: Where, job: Job) -> Early:
     """Start broker, controller and supervisor in a directory of the run's own."""
     folder = where.data_dir / ONCE_FOLDER / str(job.id)
     try:
-        lived_in = occupy(folder)
+        lived_in = _occupied(folder)
     except FileExistsError:
         raise UsageError(
             f"a run called {job.id} is under way, or was killed\n"
-            f"Its files are in {folder}; if it was, `runfold salvage {job.id}` archives what they hold."
+            f"Its files are in {folder}; if it was, `{where.hint('salvage', str(job.id))}` archives what they hold."
         ) from None
     children = Children(folder, lived_in=lived_in)
     try:

@@ -106,7 +106,7 @@ def _left_behind(where: Where) -> Iterator[Check]:
             what="one-shot run",
             verdict="warning",
             found=f"{where.data_dir / ONCE_FOLDER / run} was left behind by a run that was killed",
-            advice=f"`runfold salvage {run}` ends it in its log, archives what is kept there and removes the directory",
+            advice=f"`{where.hint('salvage', run)}` ends it in its log, archives what is kept there and removes it",
         )
 
 
@@ -124,7 +124,7 @@ async def _service(where: Where) -> AsyncIterator[Check]:
             yield await _damaged(client)
             yield await _pools(client)
     except (BrokerAwayError, BrokerAway) as error:
-        yield Check(what="service", verdict="problem", found=str(error), advice="make room where its disk is full")
+        yield Check(what="service", verdict="problem", found=str(error), advice="see what `runfold up` says there")
     except (RunfoldError, BrokerError) as error:
         yield Check(what="service", verdict="problem", found=str(error), advice="is it running? see `runfold up`")
 

@@ -81,7 +81,7 @@ class Where:
             yield service
         if self.named is None:
             for folder in sorted((self.data_dir / ONCE_FOLDER).glob("*")):
-                if (address := answering(folder)) is not None:
+                if (address := answering_once(folder)) is not None:
                     yield replace(address, once=True)
 
     def killed(self) -> list[str]:
@@ -175,8 +175,19 @@ def answering(data_dir: Path) -> Address | None:
     return Address(file.url, file.namespace, local=True, monitor=file.monitor, data_dir=data_dir)
 
 
+def answering_once(folder: Path) -> Address | None:
+    """Return the address of a one-shot run's broker; None when nobody answers, or nobody knows where it would.
+
+    What a machine that went down has left half written keeps nobody from other runs.
+    """
+    try:
+        return answering(folder)
+    except UnreachableError:
+        return None
+
+
 def _is_left(folder: Path) -> bool:
-    return is_left(folder) and answering(folder) is None
+    return is_left(folder) and answering_once(folder) is None
 
 
 def listens(server: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ def occupy(folder: Path) -> int:
     """
     folder.mkdir(parents=True)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    # Who looks at it in this moment has it for that long only.
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    # Who looks at it in this moment has it for that long only. Where the file system knows no locks on directories
+    # (NFS), nobody can tell who lives in one, and none is taken for left.
+    with suppress(OSError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:
         folder.stat()
     except FileNotFoundError:
@@ -36,8 +38,8 @@ def is_left(folder: Path) -> bool:
     try:
         with taken_over(folder):
             return True
-    except (BlockingIOError, FileNotFoundError, NotADirectoryError):
-        return False
+    except OSError:
+        return False  # somebody does, or it cannot be told
 
 
 @contextmanager

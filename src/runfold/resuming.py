@@ -35,7 +35,7 @@ async def resumed_job(where: Where, run: str, settings: Iterable[str] = ()) -> J
     state = state_of(history)
     if not state.terminal:
         if where.was_killed(run):
-            raise UsageError(f"{run} was killed: `runfold salvage {run}` ends it; then it can be resumed")
+            raise UsageError(f"{run} was killed: `{where.hint('salvage', run)}` ends it; then it can be resumed")
         raise UsageError(f"{run} is not over: it is {state_name(state.phase)}. Nothing was started")
     accepted = next((item for item in history.entries[0].transitions if isinstance(item, RunAccepted)), None)
     if accepted is None:

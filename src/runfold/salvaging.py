@@ -20,6 +20,7 @@ from runfold.early import Early
 from runfold.errors import NotAcceptedError, NotFoundError, ServiceError, UsageError
 from runfold.events.base import Document
 from runfold.events.counts import counted
+from runfold.events.job import RUN_ID
 from runfold.events.nats.broker import start_broker
 from runfold.events.nats.errors import BrokerStartFailed
 from runfold.events.nats.names import Role
@@ -27,7 +28,7 @@ from runfold.events.nats.publish import Rejected, publish_acked
 from runfold.events.requests import AbortRun
 from runfold.folding import state_of
 from runfold.ids import new_request_id
-from runfold.locate import ONCE_FOLDER, STORAGE_FOLDER, Address, answering
+from runfold.locate import ONCE_FOLDER, STORAGE_FOLDER, Address, answering_once
 from runfold.once import taken_over
 from runfold.service import Plan, Service
 from runfold.sources import live_history
@@ -54,12 +55,12 @@ class Salvaged(Document, frozen=True, kw_only=True):
     entries: int = 0
 
 
-def salvaged_text(done: Salvaged) -> str:
+def salvaged_text(where: Where, done: Salvaged) -> str:
     """Return in a line what became of a run."""
     if done.outcome is None:
         return f"{done.run}: it had not been accepted; its directory is removed"
     entries = counted(done.entries, "entry")
-    return f"{done.run}: {done.outcome}, {entries} archived; `runfold resume {done.run}` goes on with it"
+    return f"{done.run}: {done.outcome}, {entries} archived; `{where.hint('resume', done.run)}` goes on with it"
 
 
 async def salvage(where: Where, run: str, say: Callable[[str], None]) -> Salvaged:
@@ -72,15 +73,16 @@ async def salvage(where: Where, run: str, say: Callable[[str], None]) -> Salvage
         ReplayError: its log is damaged.
     """
     folder = where.data_dir / ONCE_FOLDER / run
-    if not folder.is_dir():
-        raise NotFoundError(f"nothing was left behind of a run {run!r}: there is no directory {folder}")
-    under_way = UsageError(f"{run} is under way: `runfold abort {run}` ends it")
+    # A name that is none may lead anywhere, and what it led to would be removed.
+    if not RUN_ID.fullmatch(run) or not folder.is_dir():
+        raise NotFoundError(f"nothing was left behind of a run {run!r} in {where.data_dir / ONCE_FOLDER}")
+    under_way = UsageError(f"{run} is under way: `{where.hint('abort', run)}` ends it")
     with ExitStack() as living:
         try:
             lived_in = living.enter_context(taken_over(folder))
         except BlockingIOError:
             raise under_way from None
-        if answering(folder) is not None:
+        if answering_once(folder) is not None:
             raise under_way
         last = await close_left(where, run, lived_in, "it was killed; salvaged", say)
         await asyncio.to_thread(shutil.rmtree, folder)

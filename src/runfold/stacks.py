@@ -79,7 +79,7 @@ async def look_at_ranks(where: Where, run: str, by: str, rank: int | None = None
                 return await _look(client, run, by)
     status = await known_status(where, run)  # NotFoundError for a run that nobody knows
     if not status.terminal:
-        raise UnreachableError(f"{run} had not ended.\n{not_running_text(where)}.")
+        raise UnreachableError(f"{run} had not ended.\n{not_running_text(where, run)}.")
     raise NotAcceptedError(f"{run} is over: no rank is at work")
 
 

@@ -65,8 +65,10 @@ def stopped_text(where: Where) -> str:
     return f"The service of {where.data_dir} is not running; start it again with `runfold up --data {where.data_dir}`"
 
 
-def not_running_text(where: Where) -> str:
-    """Return why nobody goes on with a run that has not ended by its archive."""
+def not_running_text(where: Where, run: str) -> str:
+    """Return why nobody goes on with a run that has not ended by its archive, and what to do."""
+    if where.was_killed(run):
+        return f"It was killed: `{where.hint('salvage', run)}` ends it in its log and closes its archive"
     return stopped_text(where) if where.stopped else "Nobody goes on with it now"
 
 

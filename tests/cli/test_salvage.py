@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
 from support.commands import COMMAND_TIMEOUT_S, Commands
 
@@ -127,3 +128,32 @@ def test_what_was_never_accepted_is_cleared_away(runfold: Commands) -> None:
     missing = runfold("salvage", "early-1")
     assert missing.code == 4
     assert "nothing was left behind" in missing.err
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../once", "a/b", "{outside}"])
+def test_what_is_no_runs_name_is_never_cleared_away(runfold: Commands, tmp_path: Path, name: str) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    kept = [outside / "thesis.txt", runfold.data / "once" / "early-1" / "kept.txt"]
+    kept[1].parent.mkdir(parents=True)
+    for file in kept:
+        file.write_text("years of work")
+    done = runfold("salvage", name.format(outside=outside))
+    assert (done.code, "nothing was left behind" in done.err) == (4, True)
+    assert [file.read_text() for file in kept] == ["years of work"] * 2
+
+
+def test_one_that_cannot_be_salvaged_keeps_nobody_from_the_next(runfold: Commands) -> None:
+    once = runfold.data / "once"
+    for name in ("broken", "early-1"):
+        (once / name).mkdir(parents=True)
+    (once / "broken" / "connection.json").write_text("{half")
+    (once / "broken" / "broker").write_text("no directory")
+    assert "2 one-shot runs were killed (broken, early-1)" in runfold.ok("ls").err
+    # What the environment names is another service, not the directory that is cleared up.
+    done = runfold("salvage", RUNFOLD_SERVER="nats://127.0.0.1:9")
+    assert done.code != 0
+    assert "broken was killed, and could not be salvaged" in done.err
+    assert "1 run could not be salvaged" in done.err
+    assert "early-1: it had not been accepted" in done.out
+    assert [folder.name for folder in once.iterdir()] == ["broken"]

@@ -9,9 +9,10 @@ from runfold.cli.command import say
 from runfold.events.counts import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from runfold.locate import Where
+    from runfold.salvaging import Salvaged
 
 NAMED_MAX_COUNT: Final = 3
 
@@ -32,17 +33,23 @@ def say_killed(where: Where, runs: Sequence[str], more: str = "") -> None:
     )
 
 
-def salvage_killed(where: Where, runs: Sequence[str]) -> None:
-    """End these runs, each where nobody lives in its directory any more; say what became of it."""
+def salvage_killed(where: Where, runs: Sequence[str], told: Callable[[Salvaged], None]) -> int:
+    """End these runs, each where nobody lives in its directory any more, and tell what became of it.
+
+    One that cannot be ended is said, and keeps nobody from the next; return how many those were.
+    """
     from runfold.errors import NotFoundError, RunfoldError, UsageError
     from runfold.events.nats.errors import BrokerError
     from runfold.replay.errors import ReplayError
-    from runfold.salvaging import salvage, salvaged_text
+    from runfold.salvaging import salvage
 
+    failed_count = 0
     for run in runs:
         try:
-            say(salvaged_text(asyncio.run(salvage(where, run, say))))
+            told(asyncio.run(salvage(where, run, say)))
         except (NotFoundError, UsageError):
             continue  # somebody else sees to it
         except (RunfoldError, BrokerError, ReplayError, OSError) as error:
             say(f"{run} was killed, and could not be salvaged: {error}")
+            failed_count += 1
+    return failed_count

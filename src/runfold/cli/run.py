@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runfold.cli.command import ContextOption, DataOption, NodesOption, OutputOption, ServerOption, check_nodes
+from runfold.cli.command import ContextOption, DataOption, NodesOption, OutputOption, ServerOption, check_nodes, say
 from runfold.cli.jobs import NameOption, SetOption, TargetArgument, WorkersOption, job_of
 from runfold.early import start_early
 from runfold.errors import UsageError
@@ -62,5 +62,8 @@ def command(
         as_json=output == "json",
         show_output=not no_output,
     )
-    salvage_killed(where, killed)
+    if killed:
+        from runfold.salvaging import salvaged_text
+
+        salvage_killed(where, killed, lambda one: say(salvaged_text(where, one)))
     raise typer.Exit(code)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from runfold.cli.command import DataOption, OutputOption, say
+from runfold.cli.killed import salvage_killed
 from runfold.cli.show import print_json, print_text
+from runfold.errors import ServiceError
+from runfold.events.counts import counted
 from runfold.locate import find
-from runfold.salvaging import salvage, salvaged_text
+from runfold.salvaging import Salvaged, salvage, salvaged_text
 
 KilledArgument = Annotated[
     str | None, typer.Argument(metavar="RUN", help="The run's id; default: all that were killed.", show_default=False)
@@ -23,13 +27,23 @@ def command(run: KilledArgument = None, output: OutputOption = "text", data: Dat
     The user's code is not run again: their own controller writes the end into their log. `runfold resume RUN` goes on
     from the last checkpoint.
     """
-    where = find(data)
-    runs = where.killed() if run is None else [run]
-    done = [asyncio.run(salvage(where, one, say)) for one in runs]
+    # They are looked for in the directory, whatever service the environment names.
+    where = replace(find(data), named=None)
+    done: list[Salvaged] = []
+
+    def told(one: Salvaged) -> None:
+        done.append(one)
+        if output == "text":
+            print_text(salvaged_text(where, one))
+
+    failed_count = 0
+    if run is not None:
+        told(asyncio.run(salvage(where, run, say)))
+    elif killed := where.killed():
+        failed_count = salvage_killed(where, killed, told)
+    else:
+        say(f"no one-shot run was killed in {where.data_dir}")
     if output == "json":
         print_json(done)
-        return
-    for one in done:
-        print_text(salvaged_text(one))
-    if not done:
-        say(f"no one-shot run was killed in {where.data_dir}")
+    if failed_count:
+        raise ServiceError(f"{counted(failed_count, 'run')} could not be salvaged; what is left of them is as it was")

@@ -24,7 +24,6 @@ from runfold.locate import find
 from runfold.progress import progress
 from runfold.room import shortage_told
 from runfold.run import wait_refused
-from runfold.runs import live_status
 from runfold.sources import open_history
 from runfold.unknown import not_running_text
 
@@ -71,7 +70,8 @@ async def watch_run(
     """
     for address in where.services():
         async with open_client(address) as client:
-            if submitted is None and await live_status(client, run) is None:
+            # A status may be lost with a broker, the log is not.
+            if submitted is None and await client.status(run) is None and not await client.has_log(run):
                 continue
             state = await _follow(client, run, stream, as_json, submitted)
             return _end(where, state, stream, as_json)
@@ -79,7 +79,8 @@ async def watch_run(
         raise NotFoundError(f"the service went away before {run} could be followed")
     state = _tell(await open_history(where, run), stream, as_json)
     if not state.terminal:
-        raise UnreachableError(f"{run} had not ended; this is as far as the archive goes.\n{not_running_text(where)}.")
+        why = not_running_text(where, run)
+        raise UnreachableError(f"{run} had not ended; this is as far as the archive goes.\n{why}.")
     return _end(where, state, stream, as_json)
 
 
