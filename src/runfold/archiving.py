@@ -74,7 +74,7 @@ class Archiver:
         kept = _Run()
         while not over.is_set():
             try:
-                async with asyncio.timeout(self._every_s):
+                async with asyncio.timeout(max(self._every_s, kept.retry_s)):
                     await over.wait()
             except TimeoutError:
                 await self._archive(run, kept)

@@ -224,3 +224,5 @@ async def _until_away_for_long(client: Client, following: Following) -> None:
             await client.patience.watch(client.connection)
         except BrokerAway as error:
             following.fail(BrokerAwayError(str(error)))
+        except OSError as error:  # whoever is to be told of the wait has gone
+            following.fail(error)

@@ -21,7 +21,7 @@ from runfold.errors import JobRefusedError, RunfoldError, ServiceError, StreamsL
 from runfold.events.assignment import Assignment
 from runfold.events.entry import Head
 from runfold.events.nats.blobs import Blobs
-from runfold.events.nats.errors import BrokerError
+from runfold.events.nats.errors import BrokerClosed, BrokerError
 from runfold.events.refusal import JobRefused
 from runfold.follow import Following, follow_run, quarantine_told
 from runfold.interrupts import Interrupts, interrupts
@@ -190,12 +190,14 @@ async def archived_meanwhile(
     keeping = asyncio.ensure_future(Archiver(client, data_dir, say).keep(run, over))
     try:
         yield
-    except BaseException:
-        keeping.cancel()
-        raise
     finally:
         over.set()
-        await asyncio.gather(keeping, return_exceptions=True)
+        # Cancelled only when it takes too long: its thread would write on, beside whoever closes the archive next.
+        await asyncio.wait([keeping], timeout=CLOSING_TIMEOUT_S)
+        keeping.cancel()
+        (end,) = await asyncio.gather(keeping, return_exceptions=True)
+        if isinstance(end, Exception) and not isinstance(end, BrokerClosed):
+            raise end
 
 
 async def _follow_to_end(client: Client, order: Order, caught: Interrupts, *, can_detach: bool) -> Outcome:

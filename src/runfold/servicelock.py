@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from time import sleep
 from typing import TYPE_CHECKING, Final
 
@@ -21,10 +22,13 @@ def lock_service(data_dir: Path) -> int:
     """Lock a data directory's service and return the descriptor that holds the lock; no child inherits it.
 
     Raises:
-        ServiceError: another parent keeps the broker of this directory running, or is about to.
+        ServiceError: another parent keeps the broker of this directory running, or is about to; or it cannot be locked.
     """
-    data_dir.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(data_dir / SERVICE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(data_dir / SERVICE_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise ServiceError(f"the data directory {data_dir} cannot be locked: {error}. Nothing was started") from error
     try:
         if not _take(descriptor):
             holder = os.pread(descriptor, 32, 0).strip().decode(errors="replace") or "another one"
@@ -32,8 +36,9 @@ def lock_service(data_dir: Path) -> int:
                 f"the data directory {data_dir} is in use: its service runs already (process {holder}). "
                 f"Nothing was started. Use that one, or stop it first."
             )
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        with suppress(OSError):  # only told to whom is refused: a full disk keeps nobody from starting
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except BaseException:
         os.close(descriptor)
         raise
