@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from runfold.controller.failing import open_failures
 from runfold.controller.replicas import size_of
 from runfold.controller.words import listed
-from runfold.events.replicas import hit_by
+from runfold.events.replicas import hit_by, replica_of
 from runfold.events.state import Preempting, Running
 
 if TYPE_CHECKING:
@@ -68,11 +68,13 @@ def _looks(state: RunState) -> bool:
 
 
 def _awaited_until(state: RunState, failure: Failure, failures: Iterable[Failure]) -> float | None:
-    group, size = state.group, size_of(state)
+    group = state.group
     if group is None or not _is_effect(failure):
         return None
-    hit = None if size is None else hit_by(group, failure, size)
-    together = [one for one in failures if hit is None or size is None or hit & hit_by(group, one, size)]
+    # Without replica groups all ranks are one.
+    size = size_of(state) or len(group.ranks)
+    hit = hit_by(group, failure, size)
+    together = [one for one in failures if hit & hit_by(group, one, size)]
     if not all(map(_is_effect, together)) or not _may_be_told(group, together, hit, size):
         return None
     due_t = min(one.t for one in together) + CAUSE_AWAITED_MAX_S
@@ -90,13 +92,12 @@ def _is_unseen(failure: Failure) -> bool:
     return failure.error.type == "RankExited" and failure.exit_code is None and failure.signal is None
 
 
-def _may_be_told(group: Group, failures: list[Failure], hit: frozenset[int] | None, size: int | None) -> bool:
+def _may_be_told(group: Group, failures: list[Failure], hit: frozenset[int], size: int) -> bool:
     """Whether a rank is left that has not told of it, or a runner that may be lost."""
     lost = {place.node for place in group.places if place.lost}
     if any(_is_unseen(failure) and failure.node not in lost for failure in failures):
         return True
     told = {failure.rank for failure in failures}
     return any(
-        rank.phase in _MAY_TELL and rank.rank not in told and (hit is None or size is None or rank.rank // size in hit)
-        for rank in group.ranks
+        rank.phase in _MAY_TELL and rank.rank not in told and replica_of(rank.rank, size) in hit for rank in group.ranks
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from runfold.events.base import Value
 from runfold.events.transitions import RankLaid
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from runfold.events.state import Place
+
+_LAYOUTS_REMEMBERED_COUNT: Final = 16
 
 
 class _Slot(Value, frozen=True):
@@ -51,7 +53,7 @@ def _shape(place: Place) -> _Shape:
 
 
 # Most groups begin again on the places they had: a log that does nothing else is verified a tenth faster.
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=_LAYOUTS_REMEMBERED_COUNT)
 def _laid_out(
     places: tuple[_Shape, ...], num_workers: int, homes: tuple[str, ...], replica_size: int | None
 ) -> tuple[RankLaid, ...]:
