@@ -15,11 +15,15 @@ from runfold.events.slices import whole_slices
 from runfold.events.state import Running
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from runfold.controller.sizes import Scaling
     from runfold.events.base import Cause
     from runfold.events.conclusions import Timer
     from runfold.events.config import PlacementStrategy, ScalingConfig
     from runfold.events.elastic import Room
+    from runfold.events.facts import CapacityChanged
+    from runfold.events.job import Job
     from runfold.events.state import Group, RunState
 
 
@@ -56,15 +60,20 @@ class ElasticScaling:
 
 def fitting(state: RunState) -> int | None:
     """Return how many ranks have room now, the group's own places counted; None when the pool has not said."""
-    room, scaling = state.elastic.room, state.job.scaling
-    if room is None:
+    if state.elastic.room is None:
         return None
     notice = state.notice
     # Also those whose time is over: the next group stays off them until they are gone, or are said to stay.
     off = away(state).union(notice.nodes if notice is not None else ())
-    fits = _fitting(room, off, scaling.placement_strategy, scaling.worker_resources, state.capacity or {})
-    fits = min(_in_slices(scaling, fits, room.slices), scaling.max_workers)
-    return fits - fits % (replica_size(scaling, state.job.backend) or 1)
+    return fitting_in(state.elastic.room, state.capacity or {}, off, state.job)
+
+
+def fitting_in(told: Room | CapacityChanged, slots: dict[str, int], off: Collection[str], job: Job) -> int:
+    """Return how many ranks of a job have room, as a pool told it; `slots` of each node, of which some stay `off`."""
+    scaling = job.scaling
+    fits = _fitting(told, off, scaling.placement_strategy, scaling.worker_resources, slots)
+    fits = min(_in_slices(scaling, fits, told.slices), scaling.max_workers)
+    return fits - fits % (replica_size(scaling, job.backend) or 1)
 
 
 def _in_slices(scaling: ScalingConfig, fits: int, intact: int | None = None) -> int:
@@ -81,7 +90,11 @@ def away(state: RunState) -> frozenset[str]:
 
 
 def _fitting(
-    room: Room, off: frozenset[str], strategy: PlacementStrategy, each: dict[str, float], slots: dict[str, int]
+    room: Room | CapacityChanged,
+    off: Collection[str],
+    strategy: PlacementStrategy,
+    each: dict[str, float],
+    slots: dict[str, int],
 ) -> int:
     by_node = room.room
     if by_node is None and room.fits is None:

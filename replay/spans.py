@@ -255,7 +255,6 @@ class Cut:
     def _decide(self, item: AnyTransition) -> None:
         match item:
             case RunAccepted(job=job):
-                self.vacancy.least = job.scaling.min_workers if job.scaling.elastic else 0
                 self.size = replica_size(job.scaling, job.backend)
             case StateChanged():
                 self._change(item)

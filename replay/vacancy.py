@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from runfold.controller.elastic import fitting_in
 from runfold.events.elastic import come_back
 from runfold.events.facts import CapacityChanged, PreemptionCancelled
-from runfold.events.transitions import NodeAdmitted, NodeExcluded, StateChanged
+from runfold.events.transitions import NodeAdmitted, NodeExcluded, RunAccepted, StateChanged
 
 if TYPE_CHECKING:
     from runfold.events.entry import AnyInput
+    from runfold.events.job import Job
     from runfold.events.transitions import AnyTransition
 
 
 class Vacancy:
-    """What is said of nodes. `least`: the fewest ranks that the run may have, 0 for one of a fixed size."""
+    """What is said of nodes, and which of them the run stays off. One of a fixed size never waits for room here."""
 
     def __init__(self) -> None:
-        self.least = 0
+        self._job: Job | None = None
         self._told: CapacityChanged | None = None
         self._taken: set[str] = set()
         self._excluded: set[str] = set()
@@ -32,8 +34,10 @@ class Vacancy:
             self._taken.difference_update(item.nodes)
 
     def decide(self, item: AnyTransition) -> None:
-        """Take which nodes the run stays off."""
-        if isinstance(item, StateChanged):
+        """Take the run's job, and which nodes it stays off."""
+        if isinstance(item, RunAccepted):
+            self._job = item.job
+        elif isinstance(item, StateChanged):
             if item.to_state == "preempting":
                 self._taken.update(item.nodes)
             elif (item.from_state, item.to_state) == ("preempting", "running"):
@@ -46,12 +50,7 @@ class Vacancy:
 
     def lacks(self) -> bool:
         """Whether there is no room for the fewest ranks on nodes that the run does not stay off."""
-        told = self._told
-        if told is None:
+        told, job = self._told, self._job
+        if told is None or job is None or not job.scaling.elastic:
             return False
-        fits = [] if told.fits is None else [told.fits]
-        by_node = told.slots if told.room is None and told.fits is None else told.room
-        if by_node is not None:
-            off = self._taken | self._excluded
-            fits.append(sum(count for node, count in by_node.items() if node not in off))
-        return min(fits) < self.least
+        return fitting_in(told, told.slots, self._taken | self._excluded, job) < job.scaling.min_workers

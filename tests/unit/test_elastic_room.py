@@ -13,8 +13,9 @@ from runfold.events.edges import IllegalEdge
 from runfold.events.elastic import Elastic, Room
 from runfold.events.evolve import evolve
 from runfold.events.state import RunState
-from runfold.events.transitions import ResizeDropped, ResizePlanned
+from runfold.events.transitions import NodeExcluded, ResizeDropped, ResizePlanned, RunAccepted
 from runfold.replay.goodput import goodput
+from runfold.replay.vacancy import Vacancy
 from runfold.replay.words import input_words
 from support.elastic import changed_again, commits, elastic, planned
 from support.histories import history
@@ -99,6 +100,45 @@ def test_a_host_is_done_without_if_whole_slices_are_left(whole: dict[str, int], 
     excluded = ("a0",) if whole["a1"] == 0 else ()
     state = replace(run.state, job=job, elastic=Elastic(room=room), excluded=excluded)
     assert can_do_without(state, node) is can
+
+
+# --- and as the log is read afterwards
+
+
+def accepted(scaling: ScalingConfig) -> RunAccepted:
+    state = elastic(nodes=NODES).state
+    job = replace(state.job, scaling=scaling)
+    return RunAccepted(cause=state.phase.cause, reason="valid", job=job, digest="", jobs_sequence=1)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "rooms", "lacks"),
+    [
+        (ScalingConfig(num_workers=(3, 4), placement_strategy="STRICT_SPREAD"), {"a": 2, "b": 2, "c": 2}, True),
+        (ScalingConfig(num_workers=(2, 4), placement_strategy="STRICT_SPREAD"), {"a": 2, "b": 2, "c": 2}, False),
+        (ScalingConfig(num_workers=(3, 4), placement_strategy="STRICT_PACK"), {"a": 4, "b": 2, "c": 2}, True),
+        (ScalingConfig(num_workers=(3, 4)), {"a": 2, "b": 2, "c": 2}, False),
+        (ScalingConfig(num_workers=3, placement_strategy="STRICT_SPREAD"), {"a": 2, "b": 2, "c": 2}, False),
+    ],
+)
+def test_room_is_lacking_by_the_same_count_as_the_run_went_by(
+    scaling: ScalingConfig, rooms: dict[str, int], *, lacks: bool
+) -> None:
+    run, vacancy = elastic(nodes=NODES), Vacancy()
+    vacancy.decide(accepted(scaling))
+    vacancy.hear(replace(run.room(6), slots=rooms, room=rooms))
+    vacancy.decide(NodeExcluded(cause=run.state.phase.cause, reason="it fails", node="a", failures=1))
+    assert vacancy.lacks() is lacks
+
+
+def test_room_of_a_pool_that_counts_slots_alone_is_counted_by_the_cpus_of_a_rank() -> None:
+    run, vacancy = elastic(nodes=NODES), Vacancy()
+    assert not vacancy.lacks()
+    vacancy.decide(accepted(ScalingConfig(num_workers=(3, 4), resources_per_worker={"CPU": 2.0})))
+    assert not vacancy.lacks()
+    for slots, lacks in (({"b": 3, "c": 2}, True), ({"b": 4, "c": 3}, False)):
+        vacancy.hear(replace(run.room(), slots=slots, whole=None, room=None))
+        assert vacancy.lacks() is lacks
 
 
 # --- what may not be
