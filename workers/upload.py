@@ -67,7 +67,8 @@ class Uploads:
         self._check_visible()
         self._check_free(name)
         path = self.storage.path(name)
-        found = {file: size for file, size in self.storage.files.find(path).items() if not is_inner(file)}
+        sizes = self._tried(lambda: self.storage.files.find(path), name, "looking into")
+        found = {file: size for file, size in sizes.items() if not is_inner(file)}
         here = Path(source.path) if source is not None and source.files.local else None
         own = {file: size for file, size in found.items() if here is not None and (here / file).is_file()}
         files = [self._taken(path, file, size, here) for file, size in sorted((own or found).items())]
@@ -152,12 +153,24 @@ class Uploads:
             raise CheckpointClashError(
                 f"checkpoint_dir_name: {name!r} is a committed checkpoint of this run; choose another name"
             )
-        for life in lives_in(files.find(self.storage.inner(name, "")), who.rank):
+        inner = self.storage.inner(name, "")
+        for life in lives_in(self._tried(lambda: files.find(inner), name, "looking into"), who.rank):
+            if (part := self._part(self.storage.inner(name, part_name(who.rank, life)))) is not None:
+                self._check_older(name, part)
+
+    def _part(self, path: str) -> Part | None:
+        """Return what a part file says; None for one that is gone meanwhile, or says nothing."""
+
+        def read() -> bytes:
             try:
-                part = msgspec.json.decode(files.read(self.storage.inner(name, part_name(who.rank, life))), type=Part)
-            except (FileNotFoundError, msgspec.DecodeError):
-                continue
-            self._check_older(name, part)
+                return self.storage.files.read(path)
+            except FileNotFoundError:
+                return b""  # no trouble that passes
+
+        try:
+            return msgspec.json.decode(self._tried(read, self._within(path), "reading"), type=Part)
+        except msgspec.DecodeError:
+            return None
 
     def _check_older(self, name: str, part: Part) -> None:
         who = self._author

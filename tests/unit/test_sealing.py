@@ -18,6 +18,7 @@ from runfold.workers.errors import CheckpointClashError, CheckpointNameError, St
 from runfold.workers.files import TEMPORARY
 from runfold.workers.keeper import Ask, done
 from runfold.workers.layout import MANIFEST, StorageSpec, part_name
+from runfold.workers.retry import Retries
 from runfold.workers.sealing import delete, doubt, look, seal
 from runfold.workers.storage import Storage, default_name, open_storage
 from support.sealing import NAME, local, manifest, order, storage, two_ranks, uploads
@@ -214,6 +215,44 @@ def test_a_name_that_is_taken_is_the_reports_error(storage: Storage, tmp_path: P
     seal(storage, "r1", order(0, name="mine"))
     with pytest.raises(CheckpointClashError, match="is a committed checkpoint"):
         uploads(storage, attempt=2).copy(local(tmp_path / "x", m="m"), "mine", 2, {})
+
+
+@pytest.mark.parametrize("call", ["exists", "find", "read"])
+def test_looking_into_a_name_is_tried_again(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    one = uploads(storage)
+    one.copy(local(tmp_path / "x", m="m"), "mine", 0, {})
+    asked, tried = getattr(storage.files, call), 0
+
+    def fails_once(path: str) -> object:
+        nonlocal tried
+        tried += 1
+        if tried == 1:
+            raise TimeoutError("slow down")
+        return asked(path)
+
+    monkeypatch.setattr(storage.files, call, fails_once)
+    with pytest.raises(UploadError, match="slow down"):
+        one.copy(local(tmp_path / "x", m="m"), "mine", 1, {})
+    tried = 0
+    monkeypatch.setattr(one, "_retries", Retries(retries_max=1, backoff_s=0.0))
+    with pytest.raises(CheckpointClashError, match="reported by this rank before"):
+        one.copy(local(tmp_path / "x", m="m"), "mine", 1, {})
+    assert tried == 2
+
+
+def test_a_part_that_is_gone_once_it_is_read_is_passed_over(
+    storage: Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = uploads(storage)
+    one.copy(local(tmp_path / "x", m="m"), "mine", 0, {})
+
+    def gone(path: str) -> bytes:
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(storage.files, "read", gone)
+    one.copy(local(tmp_path / "x", m="m"), "mine", 1, {})
 
 
 def test_a_rank_of_an_attempt_that_is_over_touches_nothing_of_a_later_one(storage: Storage, tmp_path: Path) -> None:
