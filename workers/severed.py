@@ -13,7 +13,7 @@ _GONE: Final = re.compile(
     r"some rank\(s\) may have failed|watchdog caught collective operation timeout",
     re.ASCII | re.IGNORECASE,
 )
-_READ_MAX_CHARS: Final = 4096
+SEVERED_READ_MAX_CHARS: Final = 4096
 """What a library says stands at the beginning; a message may be as long as its author likes."""
 
 
@@ -25,5 +25,5 @@ def is_peer_gone(error: BaseException, message: str) -> bool:
     """
     if not isinstance(error, RuntimeError):
         return False
-    read = message[:_READ_MAX_CHARS]
+    read = message[:SEVERED_READ_MAX_CHARS]
     return _SAID_BY.search(read) is not None and _GONE.search(read) is not None

@@ -18,6 +18,7 @@ from runfold.workers.errors import CheckpointDamagedError, CollectivePeerError, 
 from runfold.workers.failure import describe
 from runfold.workers.frames import FrameSplitter, frame, read_frame
 from runfold.workers.load import framework_versions, load_entrypoint
+from runfold.workers.severed import SEVERED_READ_MAX_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -143,6 +144,13 @@ def test_what_torch_says_of_a_peer_that_is_gone_is_no_cause(message: str) -> Non
 )
 def test_what_sounds_alike_is_the_users_own(message: str) -> None:
     assert describe(RuntimeError(message))[0].kind == "user"
+
+
+def test_what_torch_says_is_read_up_to_a_length() -> None:
+    said = "gloo: connection reset by peer"
+    before = SEVERED_READ_MAX_CHARS - len(said)
+    assert describe(RuntimeError(" " * before + said))[0].kind == "peer"
+    assert describe(RuntimeError(" " * (before + 1) + said))[0].kind == "user"
 
 
 def test_a_chain_is_told_whole_and_every_text_is_bounded() -> None:
