@@ -24,7 +24,9 @@ def steps(config):
         runfold.report({"index": index})
         index += 1
         if runfold.get_context().get_world_rank() == 0:
-            Path(config["alive"]).write_text(str(index))
+            written = Path(config["alive"] + ".new")
+            written.write_text(str(index))
+            written.replace(config["alive"])
         time.sleep(0.02)
     return index
 """
@@ -87,7 +89,7 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         assert status(runfold, other)["quarantined"] is None, "one broken run never affects another"
         assert status(runfold, run)["state"] == "running"
         before = int(alive.read_text())
-        wait_for("ranks train on", lambda: int(alive.read_text() or "0") > before + 50)
+        wait_for("ranks train on", lambda: int(alive.read_text()) > before + 50)
         checked = runfold("doctor")
         assert checked.code == 1
         assert f"{run} is quarantined" in checked.out

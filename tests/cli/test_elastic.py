@@ -68,9 +68,11 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Commands, 
     folder: Path = tmp_path_factory.mktemp("elastic")
     commands = Commands(folder)
     commands.write("jobs.py", TRAIN)
-    with commands.service("--nodes", "3", "--slots", "1") as up:
-        yield commands, up
-    commands.end()
+    try:
+        with commands.service("--nodes", "3", "--slots", "1") as up:
+            yield commands, up
+    finally:
+        commands.end()
 
 
 def submitted(commands: Commands, name: str, function: str, *settings: str) -> str:
@@ -105,6 +107,11 @@ ELASTIC = ("scaling.num_workers=[1,3]", "scaling.elastic_resize_monitor_interval
 def runs_on(commands: Commands, run: str, size: int) -> bool:
     now = status(commands, run)
     return now["state"] == "running" and now["world_size"] == size
+
+
+def runs_attempt(commands: Commands, run: str, attempt: int) -> bool:
+    now = status(commands, run)
+    return (now["state"], now["attempt"]) == ("running", attempt)
 
 
 def is_at_work(commands: Commands, run: str, attempt: int) -> bool:
@@ -167,9 +174,7 @@ def test_a_node_that_breaks_twice_is_stayed_off_until_it_is_admitted(three: tupl
     commands, _ = three
     settings = ("scaling.num_workers=2", "scaling.placement_strategy=SPREAD", "failure.max_failures=5")
     run = submitted(commands, "breaks", "breaks", *settings, "failure.node_exclude_after=2")
-    until_seen(
-        lambda: status(commands, run)["state"] == "running" and status(commands, run)["attempt"] == 3, PATIENCE_S
-    )
+    until_seen(lambda: runs_attempt(commands, run, 3), PATIENCE_S)
     ranks = status(commands, run)["ranks"]
     assert sorted(rank["node"] for rank in ranks) == ["local-0", "local-2"]  # type: ignore[attr-defined]  # JSON
     story = commands.ok("replay", run).out
@@ -185,9 +190,7 @@ def test_a_node_that_the_run_needs_is_kept_however_it_breaks(three: tuple[Comman
     commands, _ = three
     settings = ("scaling.num_workers=3", "scaling.placement_strategy=SPREAD", "failure.max_failures=5")
     run = submitted(commands, "needs", "breaks", *settings, "failure.node_exclude_after=2")
-    until_seen(
-        lambda: status(commands, run)["state"] == "running" and status(commands, run)["attempt"] == 3, PATIENCE_S
-    )
+    until_seen(lambda: runs_attempt(commands, run, 3), PATIENCE_S)
     assert transitions(finish(commands, run), "node_excluded") == []
 
 

@@ -92,7 +92,9 @@ def test_a_run_in_one_shot_that_cannot_write_its_abort_ends_all_the_same(user: C
     assert f"`runfold salvage {run}` sees to that" in err, "its end could not be written either"
     assert folder.is_dir()
     broker = start_broker(folder)
-    give_room(folder, 64 * 1024**2)
-    broker.stop()
+    try:
+        give_room(folder, 64 * 1024**2)
+    finally:
+        broker.stop()
     assert f"{run}: aborted" in user.ok("salvage", run).out
     assert list((user.data / "once").iterdir()) == []

@@ -101,9 +101,12 @@ ANSWERED_BY_A_BROKER = [*READING, ABORT, ("submit", "a.py:f"), ("ls",)]
 def unanswered(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Done]:
     """What commands say when no broker answers; each waits for one, so they wait together."""
     commands = Commands(tmp_path_factory.mktemp("unanswered"))
-    with ThreadPoolExecutor() as threads:
-        asked = [(*words, "--server", "nats://127.0.0.1:1") for words in ANSWERED_BY_A_BROKER]
-        done = list(threads.map(lambda words: commands(*words), asked))
+    asked = [(*words, "--server", "nats://127.0.0.1:1") for words in ANSWERED_BY_A_BROKER]
+    try:
+        with ThreadPoolExecutor() as threads:
+            done = list(threads.map(lambda words: commands(*words), asked))
+    finally:
+        commands.end()
     return dict(zip(ANSWERED_BY_A_BROKER, done, strict=True))
 
 

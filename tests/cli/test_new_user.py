@@ -5,12 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from support.commands import COMMAND_TIMEOUT_S, STOP_TIMEOUT_S, Commands
 from support.scripts import TRAINING
+from support.waiting import until_seen
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +84,7 @@ def test_a_run_that_waits_says_for_what(user: Commands) -> None:
         assert line
     assert "3 slots needed, 0 free" in line
     # The log is first, the status a moment later.
-    deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while "3 slots needed" not in str(user.status("waits")["waiting"]):
-        assert time.monotonic() < deadline
+    until_seen(lambda: "3 slots needed" in str(user.status("waits")["waiting"]), COMMAND_TIMEOUT_S)
     assert "waiting: 3 slots needed, 0 free" in user.ok("get", "waits").out
     assert "waiting: 3 slots needed, 0 free" in user.ok("ls").out
     assert "after it was accepted" in user.ok("replay", "waits").out

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
 from runfold.events.transitions import FailureDecided, FirstCauseRevised
+from support.commands import Commands as Runfold
 from support.commands import gone
 from support.victims import Held, kill_supervisor
 
@@ -16,8 +18,6 @@ if TYPE_CHECKING:
 
     import psutil
 
-    from support.commands import Commands as Runfold
-
 WHERE = """
 import runfold
 def train():
@@ -26,24 +26,28 @@ def train():
 """
 
 
+@contextmanager
+def of_two_slots(folder: Path, nodes_count: int) -> Iterator[Runfold]:
+    """Commands beside a service that shows so many nodes of two slots."""
+    commands = Runfold(folder)
+    try:
+        with commands.service("--nodes", str(nodes_count), "--slots", "2"):
+            yield commands
+    finally:
+        commands.end()
+
+
 @pytest.fixture(scope="module")
 def two_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runfold]:
     """Commands beside a service that shows two nodes of two slots."""
-    from support.commands import Commands
-
-    folder: Path = tmp_path_factory.mktemp("nodes")
-    commands = Commands(folder)
-    with commands.service("--nodes", "2", "--slots", "2"):
+    with of_two_slots(tmp_path_factory.mktemp("nodes"), 2) as commands:
         yield commands
 
 
 @pytest.fixture(scope="module")
 def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runfold]:
     """Commands beside a service that shows three nodes of two slots."""
-    from support.commands import Commands
-
-    commands = Commands(tmp_path_factory.mktemp("three"))
-    with commands.service("--nodes", "3", "--slots", "2"):
+    with of_two_slots(tmp_path_factory.mktemp("three"), 3) as commands:
         yield commands
 
 
@@ -111,13 +115,13 @@ def test_a_place_that_is_not_to_be_had_is_waited_for_with_the_others_kept(three_
     other = Held(three_nodes, "other", "train", workers=2)
     held.reaches("running")
     other.reaches("running")
-    kept = runner_of(held, 0)
+    kept, leaves = runner_of(held, 0), runner_of(held, 2)
     ranks_before = [held.rank(number) for number in range(4)]
     three_nodes.ok("capacity", "set", "0", "--node", "local-1")
     words = "another place instead of that on local-1: 2 slots needed, 0 free"
     held.waits_until(lambda: words in str(held.status["waiting"]))
     assert (held.status["state"], held.status["attempt"]) == ("scheduling", 2)
-    assert gone(ranks_before) == []
+    assert gone([leaves, *ranks_before]) == []
     assert held.runners() == [kept]
     kill_supervisor(three_nodes)
     other.lets("train")
@@ -151,8 +155,10 @@ def test_a_kept_place_that_will_be_taken_back_is_given_up_too_while_another_is_l
 def test_who_waits_for_a_place_is_aborted_and_leaves_nothing(three_nodes: Runfold) -> None:
     held = Held(three_nodes, "aborted", "train", workers=6)
     held.reaches("running")
+    leaves = runner_of(held, 2)
     three_nodes.ok("capacity", "set", "0", "--node", "local-1")
     held.waits_until(lambda: "another place" in str(held.status["waiting"]))
+    assert gone([leaves]) == []
     family = held.family()
     three_nodes.ok("abort", held.run, "--reason", "enough")
     three_nodes("watch", held.run)

@@ -130,13 +130,10 @@ def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    made = RayCluster()
-    try:
+    with RayCluster() as made:
         for kind in ("left", "right"):
             made.add(labels={"kind": kind})
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(params=["machine", pytest.param("ray", marks=NEEDS_RAY)])

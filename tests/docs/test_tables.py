@@ -50,7 +50,7 @@ def test_what_is_named_instead_is_a_field_of_the_job(variable: str) -> None:
         whole = whole[part]
 
 
-def test_what_the_readme_shows_was_recorded_before_errors_were_told_by_their_bare_names() -> None:
+def test_the_readme_tells_errors_by_their_bare_names() -> None:
     assert "CollectivePeerError: all_gather" in (readme := (ROOT / "README.md").read_text(encoding="utf-8"))
     assert "runfold.workers.errors" not in readme
 

@@ -19,7 +19,7 @@ from runfold.events.facts import (
 )
 from runfold.events.limits import REQUEST_MAX_BYTES
 from runfold.events.nats.names import Role
-from runfold.events.pools import CapacitySet, SetCapacity
+from runfold.events.pools import SLOTS_MAX_COUNT, CapacitySet, SetCapacity
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ async def test_what_cannot_be_is_refused_with_the_reason_and_the_same_wish_has_t
     answer = await ask(1, "nowhere")
     assert (answer.done, answer.nodes) == (False, {"local": 4})
     assert "there is no node 'nowhere' in this pool; there are local" in answer.reason
-    assert "slots: must be 0 to 4096" in (await ask(-1)).reason
+    for slots in (-1, SLOTS_MAX_COUNT + 1):
+        assert f"slots: must be 0 to {SLOTS_MAX_COUNT}, not {slots}" in (await ask(slots)).reason
     assert "within_s" in (await ask(1, within_s=-1.0)).reason
     first = await ask(3, name="once")
     await ask(2)

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from support.scripted import Scripted
 
 REPORTS = """
-import time
+import os, time
 def train():
     for step in range(200):
+        while step == 50 and not os.path.exists("away"):
+            time.sleep(0.01)
         runfold.report({"step": step})
         if step == 100:
             open("half", "w").close()
@@ -41,6 +43,7 @@ async def test_a_broker_that_is_away_for_a_while_loses_and_doubles_nothing(pool:
     run.train()
     await run.heard(Reported, rank=0)
     pool.broker.kill()
+    (pool.folder / "away").touch()
     await until((pool.folder / "half").exists)
     pool.broker.restart()
     await run.heard(RankReturned, count=2)

@@ -21,22 +21,15 @@ pytestmark = NEEDS_RAY
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    made = RayCluster()
-    try:
+    with RayCluster() as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")
 def service(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("service"))
-    try:
-        cluster.add()
-        with on_cluster(commands, cluster) as runfold:
-            yield runfold
-    finally:
-        commands.end()
+    cluster.add()
+    with on_cluster(tmp_path_factory.mktemp("service"), cluster) as runfold:
+        yield runfold
 
 
 def test_the_supervisor_is_killed_and_training_goes_on(cluster: RayCluster, service: Commands) -> None:

@@ -70,11 +70,8 @@ class Slices:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    made = RayCluster()
-    try:
+    with RayCluster() as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +85,8 @@ def slices(cluster: RayCluster) -> Slices:
 @pytest.fixture(scope="module")
 def service(cluster: RayCluster, slices: Slices, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     assert len(slices.hosts) == 2
-    commands = Commands(tmp_path_factory.mktemp("service"))
-    try:
-        with on_cluster(commands, cluster) as runfold:
-            yield runfold
-    finally:
-        commands.end()
+    with on_cluster(tmp_path_factory.mktemp("service"), cluster) as runfold:
+        yield runfold
 
 
 def test_ranks_stand_on_whole_slices_in_the_order_of_their_hosts(
@@ -128,11 +121,12 @@ def test_who_finds_a_head_in_use_waits_gives_all_back_in_time_and_tries_again(
 ) -> None:
     with slices.in_use("b"):
         late = RayRun(
-            service, "late", workers=4, timeouts__start_timeout_s=2, failure__controller_failure_limit=1, **TPUS
+            service, "late", workers=4, timeouts__start_timeout_s=10, failure__controller_failure_limit=1, **TPUS
         )
-        error = late.reaches("errored")["error"]
+        status = late.reaches("errored")
+        error = status["error"]
         assert isinstance(error, dict)
-        assert (error["type"], late.status["attempt"]) == ("StartTimeout", 2)
+        assert (error["type"], status["attempt"]) == ("StartTimeout", 2)
         assert "1 of 2 slices had a head in time: the others are in use" in str(error["message"])
         patiently(lambda: cluster.groups() == ["else"], cluster.groups)
         waits = RayRun(service, "waits", workers=4, **TPUS)
@@ -220,8 +214,15 @@ def test_more_slices_than_there_ever_were_are_no_slices_to_wait_for(slices: Slic
 
 def attempt_with(run: RayRun, ranks: int) -> int:
     """Wait until a run trains with so many ranks; return its attempt."""
-    patiently(lambda: (run.status["state"], run.status["world_size"]) == ("running", ranks), run.story)
-    return int(str(run.status["attempt"]))
+    found: list[object] = []
+
+    def trains() -> bool:
+        status = run.status
+        found[:] = [status["attempt"]]
+        return (status["state"], status["world_size"]) == ("running", ranks)
+
+    patiently(trains, run.story)
+    return int(str(found[0]))
 
 
 def mine(cluster: RayCluster, run: RayRun) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
 from support.commands import Commands, Up, gone
-from support.rayed import NEEDS_RAY, RayCluster, RayRun, on_cluster, patiently
+from support.rayed import NEEDS_RAY, RayCluster, RayRun, on_cluster, passwords, patiently
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,23 +19,16 @@ TOKEN = "t0ps3cret"
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    made = RayCluster()
-    try:
+    with RayCluster() as made:
         made.add(labels={"zone": "a"}, num_gpus=2, resources={"accelerator_type:T4": 1})
         made.add(labels={"zone": "b"})
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")
 def service(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("service"))
-    try:
-        with on_cluster(commands, cluster, TOKEN=TOKEN) as runfold:
-            yield runfold
-    finally:
-        commands.end()
+    with on_cluster(tmp_path_factory.mktemp("service"), cluster, TOKEN=TOKEN) as runfold:
+        yield runfold
 
 
 def test_ranks_stand_on_two_nodes_and_restart_in_place(cluster: RayCluster, service: Commands) -> None:
@@ -143,22 +135,12 @@ def test_where_nobody_comes_after_the_supervisor_nothing_is_left(
 
 
 def test_a_service_that_is_stopped_in_order_leaves_nothing(cluster: RayCluster, tmp_path: Path) -> None:
-    other = Commands(tmp_path)
-    try:
-        with on_cluster(other, cluster) as runfold:
-            trains, waits = RayRun(runfold, "trains", scaling__resources_per_worker__CPU=2), RayRun(runfold, "waits")
-            trains.ranks(1)
-            patiently(lambda: len(cluster.groups()) == 2, cluster.groups)
-            assert waits.status["state"] == "scheduling"
-    finally:
-        other.end()
+    with on_cluster(tmp_path, cluster) as runfold:
+        trains, waits = RayRun(runfold, "trains", scaling__resources_per_worker__CPU=2), RayRun(runfold, "waits")
+        trains.ranks(1)
+        patiently(lambda: len(cluster.groups()) == 2, cluster.groups)
+        assert waits.status["state"] == "scheduling"
     cluster.leaves_nothing()
-
-
-def passwords(runfold: Commands) -> list[str]:
-    """Return the passwords of the service's broker."""
-    said = json.loads((runfold.data / "connection.json").read_text(encoding="utf-8"))
-    return [role["password"] for role in said["roles"].values()]
 
 
 def session_logs(cluster: RayCluster) -> str:

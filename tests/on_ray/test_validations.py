@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ import psutil
 import pytest
 
 from support.commands import Commands, Up, gone
-from support.rayed import NEEDS_RAY, Rank, RayCluster, RayRun, on_cluster, patiently
+from support.rayed import NEEDS_RAY, Rank, RayCluster, RayRun, on_cluster, passwords, patiently
 from support.victims import kill_supervisor, supervisor
 
 if TYPE_CHECKING:
@@ -108,23 +107,16 @@ class Judged(RayRun):
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[RayCluster]:
-    made = RayCluster()
-    try:
+    with RayCluster() as made:
         made.add(cpus=1)  # here alone ranks stand
         made.add(cpus=0, num_gpus=2, resources={"judges": 2})
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")
 def service(cluster: RayCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    commands = Commands(tmp_path_factory.mktemp("service"))
-    try:
-        with on_cluster(commands, cluster, TOKEN=TOKEN) as runfold:
-            yield runfold
-    finally:
-        commands.end()
+    with on_cluster(tmp_path_factory.mktemp("service"), cluster, TOKEN=TOKEN) as runfold:
+        yield runfold
 
 
 def on_judges(**more: object) -> dict[str, object]:
@@ -284,9 +276,3 @@ def test_a_node_is_killed_and_its_validation_is_begun_again_on_another(cluster: 
 def begun(run: Judged) -> int:
     """How often its validation was begun."""
     return len(list(run.runfold.folder.glob(f"{run.run}.validation.*.pid")))
-
-
-def passwords(runfold: Commands) -> list[str]:
-    """Return the passwords of the service's broker."""
-    said = json.loads((runfold.data / "connection.json").read_text(encoding="utf-8"))
-    return [role["password"] for role in said["roles"].values()]

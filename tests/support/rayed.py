@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import time
 from contextlib import contextmanager
 from importlib import import_module
@@ -12,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from support.commands import Commands
 from support.waiting import LOOK_EVERY_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
-
-    from support.commands import Commands
+    from typing import Self
 
 NEEDS_RAY = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
@@ -62,7 +63,7 @@ def train(config):
 
 
 class RayCluster:
-    """A cluster whose head has no room; `close` ends all of it. This process looks at it once it is asked to."""
+    """A cluster whose head has no room, while the block lasts. This process looks at it once it is asked to."""
 
     def __init__(self, **head: object) -> None:
         self._core: ModuleType = import_module("ray")
@@ -71,6 +72,12 @@ class RayCluster:
         self._cluster = _patiently_started(lambda: make(initialize_head=True, head_node_args=options))
         self.address: str = self._cluster.address
         self.nodes: list[object] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def _ray(self) -> ModuleType:
@@ -245,7 +252,19 @@ class Rank:
 
 
 @contextmanager
-def on_cluster(runfold: Commands, cluster: RayCluster, **env: str) -> Iterator[Commands]:
-    """A service whose pool is the cluster."""
-    with runfold.service("--pool", "ray", "--ray-address", cluster.address, **env):
-        yield runfold
+def on_cluster(folder: Path, cluster: RayCluster, **env: str) -> Iterator[Commands]:
+    """Commands beside a service whose pool is the cluster."""
+    runfold = Commands(folder)
+    try:
+        with runfold.service("--pool", "ray", "--ray-address", cluster.address, **env):
+            yield runfold
+    finally:
+        runfold.end()
+
+
+def passwords(runfold: Commands) -> list[str]:
+    """Return the passwords of the service's broker."""
+    said = json.loads((runfold.data / "connection.json").read_text(encoding="utf-8"))
+    found = [role["password"] for role in said["roles"].values()]
+    assert found
+    return found

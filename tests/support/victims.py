@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -13,7 +12,7 @@ from runfold.replay.errors import NotFound
 from runfold.replay.source import load
 from runfold.workers.places import PLACES_FOLDER, find_places
 from support.commands import COMMAND_TIMEOUT_S
-from support.waiting import ASK_EVERY_S, LOOK_EVERY_S, until_seen
+from support.waiting import until_seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,9 +67,13 @@ class Held:
 
     def reaches(self, state: str) -> None:
         """Wait for a state."""
-        while (status := self.status)["state"] != state:
-            assert status["state"] not in ENDS, status
-            time.sleep(ASK_EVERY_S)
+
+        def reached() -> bool:
+            status = self.status
+            assert status["state"] == state or status["state"] not in ENDS, status
+            return status["state"] == state
+
+        until_seen(reached, COMMAND_TIMEOUT_S)
 
     def waits_until(self, condition: Callable[[], object]) -> None:
         """Wait until something is true of it; a run that has ended meanwhile is shown."""
@@ -99,11 +102,14 @@ class Held:
 
     def rank(self, number: int) -> psutil.Process:
         """The process of a rank, once there is one."""
-        while True:
-            for process in self.family():
-                if process.is_running() and process.name() == f"rank-{number}":
-                    return process
-            time.sleep(LOOK_EVERY_S)
+        found: list[psutil.Process] = []
+
+        def there() -> bool:
+            found.extend(one for one in self.family() if one.is_running() and one.name() == f"rank-{number}")
+            return bool(found)
+
+        until_seen(there, COMMAND_TIMEOUT_S)
+        return found[0]
 
     def ends(self) -> dict[str, object]:
         """Wait for its end, and return what its log says of it."""
@@ -113,16 +119,18 @@ class Held:
 
     def entries(self) -> list[Entry]:
         """Its log, from the archive, once that holds the end."""
-        while True:
-            time.sleep(LOOK_EVERY_S)
+        entries: list[Entry] = []
+
+        def whole() -> bool:
             try:
-                entries = list(load(self.run, data_dir=self.runfold.data).entries)
+                entries[:] = load(self.run, data_dir=self.runfold.data).entries
             except NotFound:
-                continue
-            if entries and any(
-                isinstance(one, StateChanged) and one.to_state in ENDS for one in entries[-1].transitions
-            ):
-                return entries
+                return False
+            last = entries[-1].transitions if entries else ()
+            return any(isinstance(one, StateChanged) and one.to_state in ENDS for one in last)
+
+        until_seen(whole, COMMAND_TIMEOUT_S)
+        return entries
 
     @property
     def spent(self) -> dict[str, int]:
@@ -148,8 +156,7 @@ def kill_role(runfold: Commands, role: str) -> None:
     """Kill a process of the service, and wait until the next one is at work."""
     before = pid_of(runfold, role)
     psutil.Process(before).kill()
-    while pid_of(runfold, role) == before:
-        time.sleep(LOOK_EVERY_S)
+    until_seen(lambda: pid_of(runfold, role) != before, COMMAND_TIMEOUT_S)
 
 
 def kill_supervisor(runfold: Commands) -> None:

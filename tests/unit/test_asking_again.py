@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from runfold.events.status import Status
     from runfold.locate import Where
 
-WHERE = cast("Where", SimpleNamespace(data_dir="data", stopped=False))
+WHERE = cast("Where", SimpleNamespace(data_dir="data", stopped=False, was_killed=lambda _: False))
 REQUEST = AbortRun(id="mine", reason="enough")
 GONE = Unanswered("status", "the connection was lost")
 

@@ -96,7 +96,7 @@ def test_late_evidence_that_changed_the_first_cause_is_told_of() -> None:
     run.says(run.failed(0, "gone", "peer"))
     run.waits(CAUSE_AWAITED_MAX_S)
     run.says(run.failed(1, attempt=1, ago_s=CAUSE_AWAITED_MAX_S + 0.2))
-    found = next(one for one in of(run) if one.kind == "first_cause_revised")
+    (found,) = [one for one in of(run) if one.kind == "first_cause_revised"]
     assert found.ranks == (1,)
 
 

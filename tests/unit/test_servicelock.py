@@ -13,7 +13,13 @@ import pytest
 
 from runfold import servicelock
 from runfold.errors import ServiceError
-from runfold.servicelock import SERVICE_LOCK, is_kept_running, lock_service
+from runfold.servicelock import (
+    LOCK_AGAIN_S,
+    LOCK_TRIES_MAX_COUNT,
+    SERVICE_LOCK,
+    is_kept_running,
+    lock_service,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,12 +27,17 @@ if TYPE_CHECKING:
 UNTIL_TOLD = "import sys; sys.stdin.read()"
 
 
-def test_a_service_runs_for_as_long_as_its_parent_holds_the_lock(tmp_path: Path) -> None:
+def test_a_service_runs_for_as_long_as_its_parent_holds_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(servicelock, "sleep", slept.append)
     assert not is_kept_running(tmp_path), "it was never started"
     lock = lock_service(tmp_path)
     assert is_kept_running(tmp_path)
     with pytest.raises(ServiceError, match=rf"is in use: its service runs already \(process {os.getpid()}\)"):
         lock_service(tmp_path)
+    assert slept == [LOCK_AGAIN_S] * (LOCK_TRIES_MAX_COUNT - 1), "it was tried so often"
     os.close(lock)
     assert not is_kept_running(tmp_path)
     os.close(lock_service(tmp_path))
@@ -34,7 +45,8 @@ def test_a_service_runs_for_as_long_as_its_parent_holds_the_lock(tmp_path: Path)
 
 def test_children_do_not_hold_it(tmp_path: Path) -> None:
     lock = lock_service(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", UNTIL_TOLD], stdin=subprocess.PIPE) as child:
+    # Descriptors are left open for the child: what it does not inherit, it does not because of how the lock was opened.
+    with subprocess.Popen([sys.executable, "-c", UNTIL_TOLD], stdin=subprocess.PIPE, close_fds=False) as child:
         os.close(lock)
         assert not is_kept_running(tmp_path)
         child.communicate()

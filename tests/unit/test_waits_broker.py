@@ -21,6 +21,7 @@ from runfold.workers.pipe import RunnerSpec
 from runfold.workers.supervisor import SupervisorConfig
 from runfold.workers.ties import Ties
 from support.silent import NO_MESSAGE, Answer, SilentConnection, SilentServer, passed
+from support.waiting import until
 
 Story = Callable[[SilentConnection], Coroutine[None, None, object]]
 STREAM = {"config": {"name": "RF_LOG"}, "state": {}, "created": "2026-11-30T05:35:00Z"}
@@ -52,8 +53,7 @@ def test_answers_of_the_queue_of_jobs_wait_up_to_a_number() -> None:
     async def story(c: SilentConnection) -> list[bool]:
         queue = jobs.Jobs(c)
         asking = asyncio.ensure_future(queue.next())
-        while not c.server_side.said:
-            await asyncio.sleep(0)
+        await until(lambda: bool(c.server_side.said))
         (hear,) = c.server_side.callbacks.values()
         nothing = Answer("_INBOX", b"", headers={"Status": "404"})
         hearing = [asyncio.ensure_future(hear(nothing)) for _ in range(jobs.ARRIVED_MAX_COUNT + 2)]
