@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from runfold.replay.store import Store
 
 END_POLL_S: Final = 0.2
+LOG_POLL_S: Final = 5.0
 DRAIN_S: Final = 2.0
 
 RankOption = Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank's.", show_default=False)]
@@ -148,10 +149,13 @@ def _archive(where: Where, run: str) -> Store:
 
 async def _until_ended(client: Client, run: str, printer: Printer) -> None:
     while printer.unheard is None:
-        status = await live_status(client, run)
+        status, every_s = await client.status(run), END_POLL_S
+        if status is None:
+            # Lost with a broker: the log tells, which may be long.
+            status, every_s = await live_status(client, run), LOG_POLL_S
         if status is None or status.terminal:
             return
-        await asyncio.sleep(END_POLL_S)
+        await asyncio.sleep(every_s)
 
 
 async def _follow(client: Client, run: str, printer: Printer) -> None:
