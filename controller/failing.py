@@ -140,7 +140,8 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
     others = max(state.group.failed - undecided, len(failures)) - 1
     wait_s = backoff_s(state, choice.budget, choice.spent)
     replicas = failing(state, failures) if choice.decision == "retry" else ()
-    what_now = replacing_words(state, replicas, wait_s) if replicas else _what_now(state, first, choice, wait_s)
+    gone = None if replicas else kept_without(state, first, wait_s)
+    what_now = replacing_words(state, replicas, wait_s) if replicas else _what_now(state, choice, gone, wait_s)
     reason = f"{words(state, first)}; {choice.reason}; {what_now}"
     cause = relative(first.cause, state.n)
     decided = FailureDecided(
@@ -167,7 +168,7 @@ def decide_failure(state: RunState, failures: tuple[Failure, ...], policies: Pol
         to_state="rescheduling" if isinstance(state.phase, Scheduling) else "restarting",
         failure=first,
         not_before_t=state.t + wait_s,
-        kept=waits_on_places(state, first, wait_s),
+        kept=waits_on_places(state, gone, wait_s),
         cause=cause,
         reason=reason,
     )
@@ -206,12 +207,11 @@ def words(state: RunState, failure: Failure) -> str:
     return f"{who} failed{first}: {failure.error.headline}"
 
 
-def _what_now(state: RunState, failure: Failure, choice: Choice, wait_s: float) -> str:
+def _what_now(state: RunState, choice: Choice, gone: tuple[int, ...] | None, wait_s: float) -> str:
     if choice.decision == "noop":
         return "the run goes on"
     if choice.decision == "raise":
         return "the run ends"
-    gone = kept_without(state, failure, wait_s)
     if gone is not None and keeps_its_size(state):
         return what_is_kept(state, gone, wait_s)
     return f"starting again on new places{f' in {wait_s:g} s at the earliest' if wait_s > 0 else ''}"

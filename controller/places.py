@@ -96,12 +96,11 @@ def looked_for(group: Group) -> tuple[str, ...]:
     return tuple(place.node for place in group.places if place.left is not None)
 
 
-def waits_on_places(state: RunState, failure: Failure, wait_s: float) -> bool | None:
+def waits_on_places(state: RunState, gone: tuple[int, ...] | None, wait_s: float) -> bool | None:
     """Whether runners stay on their places until the next attempt begins; None where it begins at once, or on others.
 
-    It is decided once: a runner that was told to leave is not there to be kept.
+    `gone` is what `kept_without` says. It is decided once: a runner that was told to leave is not there to be kept.
     """
-    gone = kept_without(state, failure, wait_s)
     if gone is None or not keeps_its_size(state):
         return None
     return True if gone or wait_s > 0 or (state.group is not None and looked_for(state.group)) else None
@@ -121,8 +120,9 @@ def leave_before_work(state: RunState, group: Group) -> StateChanged | None:
     nodes = listed([place.node for place in here])
     message = f"{nodes} will be taken back{because(notice.reason)}, and no rank is at work there"
     failure = _unspent(state, "preempted", message, here[0].node, notice.cause)
-    kept, gone = waits_on_places(state, failure, 0.0), kept_without(state, failure, 0.0) or ()
-    what_now = what_is_kept(state, gone, 0.0) if kept else "all places are given back, and asked for anew"
+    gone = kept_without(state, failure, 0.0)
+    kept = waits_on_places(state, gone, 0.0)
+    what_now = what_is_kept(state, gone or (), 0.0) if kept else "all places are given back, and asked for anew"
     # What else is about to go is known before all are placed anew.
     not_before_t = state.t if kept else max(state.t, notice.noticed_t + state.job.timeouts.coalesce_s)
     return StateChanged(
