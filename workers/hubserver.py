@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
+from functools import partial
 from typing import Protocol
 
 from runfold.workers import hubwire
 from runfold.workers.errors import LinkError
 from runfold.workers.hubwire import Challenge, Claim, Welcome, keep_alive
 from runfold.workers.limits import HANDSHAKE_FRAME_MAX_BYTES, HUB_HANDSHAKE_TIMEOUT_S
+from runfold.workers.logs import log_bug
 
 
 class Hub(Protocol):
@@ -69,6 +71,7 @@ class HubServer:
         task = asyncio.create_task(self._serve(reader, writer), name="hear a runner")
         self._connections.add(task)
         task.add_done_callback(self._connections.discard)
+        task.add_done_callback(partial(log_bug, what="a connection of another runner"))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -31,7 +31,12 @@ def log_to_stderr(form: str) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)  # noqa: TID251  # with our formatter
 
 
-def log_bug(task: asyncio.Task[None], what: str) -> None:
-    """Log what a task has ended by, as its done callback: for tasks whose owner only waits for their end."""
+def log_failure(task: asyncio.Task[None], what: str) -> None:
+    """Log what a task has failed by, as its done callback: for tasks whose owner only waits for their end."""
     if not task.cancelled() and (error := task.exception()) is not None:
-        _LOG.error("%s: a bug of runfold's own", what, exc_info=error)
+        _LOG.error("%s", what, exc_info=error)
+
+
+def log_bug(task: asyncio.Task[None], what: str) -> None:
+    """Log what a task has failed by that cannot fail, as its done callback."""
+    log_failure(task, f"{what}: a bug of runfold's own")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
 import pytest
@@ -98,6 +99,19 @@ async def test_a_lost_runner_takes_its_ranks_with_it(nodes: Nodes) -> None:
     assert isinstance(answer, Refused)
     assert answer.error == "peer"
     assert "rank 1 was on node-b, to whose runner the connection is lost" in answer.message
+
+
+async def test_a_bug_that_ends_a_connection_is_told_of(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def attend(*_: object) -> None:
+        raise RuntimeError("nobody knows why")
+
+    monkeypatch.setattr(nodes.hub, "attend", attend)
+    with caplog.at_level(logging.ERROR):
+        await nodes.connect()
+        await until(lambda: "a connection of another runner: a bug of runfold's own" in caplog.text)
+    assert "RuntimeError: nobody knows why" in caplog.text
 
 
 async def test_a_lost_hub_is_told_to_all_that_wait_and_all_that_come(nodes: Nodes) -> None:
