@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -22,7 +23,7 @@ from runfold.workers.pools.ray.held import Reserved
 from runfold.workers.pools.ray.library import ActorLost, ActorUnreachable, Group, RayNode
 from runfold.workers.pools.ray.printed import Printed
 from runfold.workers.pools.ray.tasks import RayTasks
-from runfold.workers.pools.ray.validator import Begin, Over, TaskStanding
+from runfold.workers.pools.ray.validator import Begin, Over, TaskStanding, Validator
 from runfold.workers.remote import REMOTE_TRIES_MAX, RemoteTask, RemoteTaskLost
 from support.virtual import run_virtual
 from support.waiting import until
@@ -171,6 +172,7 @@ class Cluster:
 
     def __init__(self, actor: Actor | None, **held: float) -> None:
         self._actor = actor
+        self.asked: list[str] = []
         self.killed: list[object] = []
         self.reserved: dict[str, Reserved] = {KEY: Reserved(Group(id="7", name="g"), ["id-a"], held)}
         self.released: list[str] = []
@@ -180,9 +182,13 @@ class Cluster:
         return self._actor
 
     async def create_actor(self, *_: object) -> Actor | None:
+        self.asked.append("actor")
         return self._actor
 
     async def accelerators(self, *_: object) -> list[str]:
+        # Elsewhere things go on meanwhile.
+        await asyncio.sleep(0)
+        self.asked.append("devices")
         return ["3"]
 
     async def bundles(self, group: Group) -> list[str]:
@@ -246,6 +252,8 @@ async def test_it_is_begun_with_its_devices_and_what_it_prints_is_printed_here(
         "RUNFOLD_NODE": "node-a",
     }
     assert capsys.readouterr().err == "first words\nlast words\n"
+    # An actor that is not told for long what to do gives all back: there is none before its devices are known.
+    assert cluster.asked == ["devices", "devices", "actor"]
 
 
 @pytest.mark.parametrize(
@@ -323,7 +331,62 @@ def test_an_actor_that_does_not_end_what_it_does_is_ended_itself() -> None:
     assert cluster.killed == [actor]
 
 
+def test_validations_that_do_not_end_are_waited_for_so_long_when_the_pool_is_closed(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(None)
+
+    async def unanswered(_: str) -> None:
+        await asyncio.Event().wait()
+
+    async def story() -> float:
+        made = await left_behind(cluster)
+        monkeypatch.setattr(cluster, "actor", unanswered)
+        made.hear(wanting())
+        await made.close()
+        return asyncio.get_running_loop().time()
+
+    with caplog.at_level(logging.WARNING):
+        assert run_virtual(story()) == pytest.approx(tasks.REAP_TIMEOUT_S)
+    assert cluster.released == [KEY]
+    assert f"end {KEY}: not done within 10 s" in caplog.text
+
+
+async def test_a_validation_that_cannot_be_ended_is_told_of(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actor = Actor()
+    cluster = Cluster(actor)
+
+    async def kill(_: object) -> None:
+        raise RuntimeError("Ray is gone")
+
+    made = await left_behind(cluster)
+    monkeypatch.setattr(cluster, "kill", kill)
+    with caplog.at_level(logging.ERROR):
+        made.hear(wanting())
+        await made.close()
+    assert cluster.released == [KEY]
+    assert f"the validation {KEY} could not be ended in order" in caplog.text
+    assert "RuntimeError: Ray is gone" in caplog.text
+
+
 # --- what it prints
+
+
+async def test_what_was_printed_last_is_told_again_with_the_answer_that_was_lost() -> None:
+    kept = Printed()
+    os.write(kept.fd, b"last words\n")
+    kept.given()
+
+    async def done() -> Said:
+        return Said(value={"score": 1})
+
+    one = cast("Validator", SimpleNamespace(_doing=asyncio.ensure_future(done()), _printed=kept, _over=None))
+    first, again = await Validator.said(one), await Validator.said(one)
+    assert first == again
+    assert msgspec.msgpack.decode(again, type=Over).printed == b"last words\n"
+    await until(lambda: kept._reading < 0)
 
 
 async def test_what_is_printed_is_kept_up_to_a_size_and_what_is_left_out_is_counted() -> None:

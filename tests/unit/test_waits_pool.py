@@ -22,7 +22,7 @@ from runfold.workers.pools.ray import book, handle
 from runfold.workers.pools.ray import pool as ray_pool
 from runfold.workers.pools.ray.book import RayBook
 from runfold.workers.pools.ray.handle import RayRunner
-from runfold.workers.pools.ray.library import ActorLost, ActorUnreachable
+from runfold.workers.pools.ray.library import ActorLost, ActorUnreachable, Group
 from runfold.workers.pools.ray.pool import RayPool
 from runfold.workers.retry import Retries, retried
 from runfold.workers.runner import Runner
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from runfold.workers.backends.torch import TorchBackend
     from runfold.workers.desk import Desk
     from runfold.workers.pools.pool import Left, Pool
-    from runfold.workers.pools.ray.library import Actor
+    from runfold.workers.pools.ray.library import Actor, Ray
 
 
 async def never(*_: object) -> None:
@@ -218,6 +218,18 @@ def test_groups_that_are_not_given_back_are_waited_for_so_long() -> None:
             task.cancel()
 
     assert lasts(story) == pytest.approx(book.CLOSE_TIMEOUT_S)
+
+
+async def test_a_group_that_could_not_be_given_back_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+    async def remove_group(_: object) -> None:
+        raise RuntimeError("Ray is gone")
+
+    one = RayBook(cast("Ray", SimpleNamespace(remove_group=remove_group)), "ours-", "-7")
+    with caplog.at_level(logging.ERROR):
+        one.remove(Group(id="1", name="ours-digits-1"))
+        await one.close()
+    assert "the placement group ours-digits-1 could not be given back" in caplog.text
+    assert "RuntimeError: Ray is gone" in caplog.text
 
 
 def test_a_node_is_under_suspicion_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from runfold.events.base import Value
 from runfold.events.config import PlacementStrategy, Timeouts
 from runfold.events.facts import PlaceOffer
 from runfold.events.slices import Slice
+from runfold.workers.pools.kept import with_kept
 from runfold.workers.pools.labels import NODE_LABEL, Labels, fits, nowhere, shared_out, words
 from runfold.workers.pools.room import Room, largest, shared
 
@@ -170,7 +171,7 @@ class Slots:
             usable = {node: free for node, free in self._free.items() if node not in off}
             places = _fit(usable, need, demand, self._labels)
             if places is None:
-                if self._waits_for_nodes(demand, need):
+                if self._waits_for_nodes(demand):
                     continue  # whatever becomes free is not for it, and it keeps nobody back
                 break
             for place in places:
@@ -197,21 +198,17 @@ class Slots:
 
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
+        queue = self._queue()
         return {
-            demand.run: Waiting(
-                ahead=ahead,
-                free=self._free_for(demand),
-                needed=_rounded_up(demand),
-                contested=demand.whole is not None and (self._others_wait(demand) or self._could_be(demand.whole)),
-                hopeless=demand.whole is not None and self._is_hopeless(demand, demand.whole),
+            demand.run: with_kept(
+                Waiting(ahead=ahead, free=self._free_for(demand), needed=_rounded_up(demand)),
+                demand,
+                queue,
+                self._waits_for_nodes,
+                self._could_be,
             )
-            for ahead, demand in enumerate(self._queue())
+            for ahead, demand in enumerate(queue)
         }
-
-    def _others_wait(self, demand: Demand) -> bool:
-        """Whether others wait whom the nodes that are there could serve."""
-        others = (other for other in self._waiting.values() if other.holder != demand.holder)
-        return not all(self._waits_for_nodes(other, _exact(other.resources)) for other in others)
 
     def _could_be(self, whole: Demand) -> bool:
         """Whether a group that keeps places could be placed whole now, on what it holds and what is free."""
@@ -219,13 +216,10 @@ class Slots:
         usable = {node: free for node, free in own.items() if node not in whole.excluded}
         return _fit(usable, _exact(whole.resources), whole, self._labels) is not None
 
-    def _is_hopeless(self, demand: Demand, whole: Demand) -> bool:
-        return self._waits_for_nodes(demand, _exact(demand.resources)) and self._could_be(whole)
-
-    def _waits_for_nodes(self, demand: Demand, need: Mapping[str, int]) -> bool:
+    def _waits_for_nodes(self, demand: Demand) -> bool:
         """Whether a demand could not be met by the nodes that it may use if they all stood empty."""
         usable = {node: total for node, total in self._total.items() if node not in demand.excluded}
-        return _fit(usable, need, demand, self._labels) is None
+        return _fit(usable, _exact(demand.resources), demand, self._labels) is None
 
     def _free_for(self, demand: Demand) -> int:
         free = (max(self._free[node].get("CPU", 0), 0) for node in self._free if node not in demand.excluded)
@@ -297,7 +291,7 @@ class Slots:
 
     def _free_with_own(self, demand: Demand) -> dict[str, dict[str, int]]:
         behind = any(
-            other.order < demand.order and not self._waits_for_nodes(other, _exact(other.resources))
+            other.order < demand.order and not self._waits_for_nodes(other)
             for other in self._waiting.values()
             if other.holder != demand.holder
         )

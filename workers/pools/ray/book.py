@@ -8,12 +8,15 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Final
 
 from runfold.events.facts import PlaceOffer
 from runfold.events.slices import Slice
+from runfold.workers.logs import log_failure
 from runfold.workers.mending import PREFIX
 from runfold.workers.placing import SEPARATOR
+from runfold.workers.pools.kept import with_kept
 from runfold.workers.pools.local import Demand, GivenUp, Granted, Waiting
 from runfold.workers.pools.ray import slices
 from runfold.workers.pools.ray.demands import bad_amount, bundle_of, cpus_of, cpus_on, never_on, room_on, selectors_of
@@ -27,11 +30,10 @@ from runfold.workers.pools.ray.library import (
     RayNode,
     bad_selector,
 )
-from runfold.workers.pools.ray.moving import Look, found_again
+from runfold.workers.pools.ray.moving import RETRY_S, Look, found_again
 from runfold.workers.pools.ray.slicing import SlicesNotHad, Slicing, asked
 from runfold.workers.pools.room import Room
 
-RETRY_S: Final = 1.0
 CLOSE_TIMEOUT_S: Final = 10.0
 LOOKS_UNTIL_SEEN_COUNT: Final = 2
 _LOG: Final = logging.getLogger("runfold.workers")
@@ -213,22 +215,17 @@ class RayBook:
 
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
+        queue = self._queue()
         return {
-            demand.run: Waiting(
-                ahead=ahead,
-                free=self.free,
-                needed=cpus_of(demand),
-                what=self._slices_words(demand),
-                contested=demand.whole is not None and (self._others_wait(demand) or self._could_be(demand.whole)),
-                hopeless=demand.whole is not None and self._waits_for_nodes(demand) and self._could_be(demand.whole),
+            demand.run: with_kept(
+                Waiting(ahead=ahead, free=self.free, needed=cpus_of(demand), what=self._slices_words(demand)),
+                demand,
+                queue,
+                self._waits_for_nodes,
+                self._could_be,
             )
-            for ahead, demand in enumerate(self._queue())
+            for ahead, demand in enumerate(queue)
         }
-
-    def _others_wait(self, demand: Demand) -> bool:
-        """Whether others wait whom the nodes that are there could serve."""
-        others = (other for other in self._waiting.values() if other.holder != demand.holder)
-        return not all(map(self._waits_for_nodes, others))
 
     def _could_be(self, whole: Demand) -> bool:
         """Whether a group that keeps places could be placed whole now, on what it holds and what is free."""
@@ -384,13 +381,15 @@ class RayBook:
 
     def remove(self, group: Group) -> None:
         """Give a placement group back; `close` waits for it."""
-        self.later(self._ray.remove_group(group))
+        self.later(self._ray.remove_group(group), f"the placement group {group.name}")
 
-    def later(self, doing: Coroutine[object, object, None]) -> None:
-        """Give something back; `close` waits for it."""
-        task = asyncio.create_task(doing, name="give back")
+    def later(self, doing: Coroutine[object, object, None], what: str) -> None:
+        """Give something back, and tell of it by what it is if that fails; `close` waits for it."""
+        task = asyncio.create_task(doing, name=f"give back {what}")
         self._removing.add(task)
         task.add_done_callback(self._removing.discard)
+        says = f"{what} could not be given back; the next supervisor of this pool tries again"
+        task.add_done_callback(partial(log_failure, what=says))
 
     async def close(self) -> None:
         """Wait until what was given back is given back, if the cluster answers at all."""

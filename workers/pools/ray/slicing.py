@@ -78,8 +78,8 @@ class View(Protocol):
         """Give a placement group back."""
         ...
 
-    def later(self, doing: Coroutine[object, object, None]) -> None:
-        """Do something that nobody here waits for; the pool does before it is closed."""
+    def later(self, doing: Coroutine[object, object, None], what: str) -> None:
+        """Give something back, which nobody here waits for; the pool does before it is closed."""
         ...
 
 
@@ -218,7 +218,7 @@ class Slicing:
 
 async def asked(
     ray: Ray,
-    later: Callable[[Coroutine[object, object, None]], None],
+    later: Callable[[Coroutine[object, object, None], str], None],
     name: str,
     bundles: Sequence[Mapping[str, float]],
     strategy: str,
@@ -229,7 +229,7 @@ async def asked(
     try:
         return await asyncio.shield(making)
     except asyncio.CancelledError:
-        later(_give_back(ray, making))
+        later(_give_back(ray, making), f"the placement group {name}")
         raise
 
 

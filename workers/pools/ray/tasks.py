@@ -8,12 +8,14 @@ import logging
 import secrets
 import sys
 from collections.abc import Collection
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from runfold.events.assignment import Assignment
 from runfold.workers.config import values_of
+from runfold.workers.logs import log_failure
 from runfold.workers.outside import Order, Said
 from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.ray.actor import HEED_EVERY_S
@@ -31,6 +33,8 @@ TASK: Final = "-task"
 """What the name of a validation's actor ends with, but for what all of the pool's end with."""
 TASK_END_TIMEOUT_S: Final = 5.0
 """How long an actor may take to end a validation before it is ended itself, and the validation with it."""
+REAP_TIMEOUT_S: Final = 10.0
+"""How long the end of those that are wanted no more is waited for when the pool is closed, however many they are."""
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
@@ -75,6 +79,10 @@ class RayTasks:
             task = asyncio.create_task(self._reap(key, self._found.pop(key)), name=f"end {key}")
             self._reaping.add(task)
             task.add_done_callback(self._reaping.discard)
+            says = (
+                f"the validation {key} could not be ended in order; what it held is given back, and it ends with that"
+            )
+            task.add_done_callback(partial(log_failure, what=says))
 
     async def _reap(self, key: str, name: str) -> None:
         try:
@@ -90,8 +98,14 @@ class RayTasks:
             self._book.reserved.pop(key, None)
 
     async def close(self) -> None:
-        """Wait until what is being ended has ended."""
-        await asyncio.gather(*self._reaping, return_exceptions=True)
+        """Wait until what is being ended has ended, if the cluster answers at all."""
+        if not (reaping := set(self._reaping)):
+            return
+        _, late = await asyncio.wait(reaping, timeout=REAP_TIMEOUT_S)
+        for task in late:
+            _LOG.warning("%s: not done within %g s; what it held is given back", task.get_name(), REAP_TIMEOUT_S)
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
     # --- doing
 
@@ -127,10 +141,9 @@ class RayTasks:
         if reserved is None or node is None:
             raise ActorLost(f"{task.key} holds no place any more")
         name = f"{self._prefix}{task.key}-{task.attempt}-{secrets.token_hex(2)}{self._suffix}"
-        actor, shown = await asyncio.gather(
-            self._ray.create_actor(Validator, name, reserved.group, 0, task.runtime_env),
-            self._devices(reserved, node),
-        )
+        # Asked for before there is an actor: that may take long, and one that hears nothing for long gives all back.
+        shown = await self._devices(reserved, node)
+        actor = await self._ray.create_actor(Validator, name, reserved.group, 0, task.runtime_env)
         begin = Begin(
             key=task.key,
             resources=dict(reserved.resources),

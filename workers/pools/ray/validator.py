@@ -64,6 +64,7 @@ class Validator:
         self._begun: Begin | None = None
         self._doing: asyncio.Task[Said] | None = None
         self._printed = Printed()
+        self._over: bytes | None = None
         self._heard_s = time.monotonic()
         self._adopt_within_s = 0.0
         self._watch = asyncio.create_task(self._watch_over(), name="watch over the supervisor")
@@ -85,7 +86,10 @@ class Validator:
             said = Said(error=_error(type(error).__name__, str(error)))
         else:
             said = self._doing.result()
-        return msgspec.msgpack.encode(Over(said=said, printed=self._printed.take()))
+        if self._over is None:
+            # Kept: the first answer may be lost on its way, and with it what was printed last.
+            self._over = msgspec.msgpack.encode(Over(said=said, printed=self._printed.take()))
+        return self._over
 
     async def heed(self, adopt_within_s: float) -> bytes:
         """Hear that a supervisor is there, and how long its heir would have; return what was printed since."""
