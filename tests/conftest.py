@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     import pytest
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 # Who runs tests in the background has interrupts ignored, which every command under test would inherit.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A law is no measure of speed: on a busy machine an example may take its time.
-settings.register_profile("runfold", deadline=None)
+# A law is no measure of speed: on a busy machine an example may take its time, and so may what makes it.
+settings.register_profile("runfold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("runfold")
 
 pytest_plugins = ["support.broker", "support.commands", "support.ranks", "support.pool", "support.supervisors"]

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_a_path_is_where_its_links_lead_whether_it_is_there_yet_or_not(tmp_path: Path) -> None:
+async def test_a_path_is_where_its_links_lead_whether_it_is_there_yet_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "FOLLOW_TIMEOUT_S", 60.0)
     (tmp_path / "data").mkdir()
     (tmp_path / "linked").symlink_to(tmp_path / "data")
     following = Links()

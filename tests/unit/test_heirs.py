@@ -23,7 +23,9 @@ def closed(*what: Door | RunnerPipe | SupervisorPipe) -> None:
 async def test_of_several_that_knock_the_newest_is_heard(tmp_path: Path) -> None:
     door = await Door.open(tmp_path / "door")
     pipes = [await knock(tmp_path / "door", os.getpid()) for _ in range(3)]
-    heard: list[SupervisorPipe] = []
+    first = await door.heir(30)
+    assert first is not None
+    heard = [first]
     while (heir := await door.heir(0.2)) is not None:
         heard.append(heir)
     pipes[-1].send(STOP)

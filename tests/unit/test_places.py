@@ -82,14 +82,14 @@ async def test_an_heir_is_heard_and_the_one_before_no_more(tmp_path: Path) -> No
     door = await Door.open(path)
     try:
         first = await knock(path, os.getpid())
-        heard = await door.heir(5.0)
+        heard = await door.heir(30)
         assert heard is not None
         door.attend(heard)
         first.send(StopNow(reason="enough", grace_s=1.0))
         assert await heard.receive() == StopNow(reason="enough", grace_s=1.0)
         second = await knock(path, os.getpid())
         assert await heard.receive() is None
-        other = await door.heir(5.0)
+        other = await door.heir(30)
         assert other is not None
         second.close()
         assert await other.receive() is None

@@ -89,7 +89,7 @@ async def pool(said: Said) -> AsyncIterator[RayPool]:
 
 
 async def test_a_drain_is_a_notice_and_its_end_is_another(said: Said, pool: RayPool) -> None:
-    said.going = {"id-b": time.time() + 60}
+    said.going = {"id-b": time.time() + 3600}
     found = []
 
     def heard(count: int) -> bool:
@@ -97,7 +97,7 @@ async def test_a_drain_is_a_notice_and_its_end_is_another(said: Said, pool: RayP
         return len(found) >= count
 
     await until(lambda: heard(1))
-    assert (found[0].nodes, found[0].cancelled, 50 < (found[0].within_s or 0) <= 60) == (("b",), False, True)
+    assert (found[0].nodes, found[0].cancelled, 3000 < (found[0].within_s or 0) <= 3600) == (("b",), False, True)
     assert pool.book.room(demand("x", 4)).fits == 2
     said.going = {}
     await until(lambda: heard(2))

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from runfold.events.tasks import Task
-from runfold.workers import channel, hand, hubserver, lighthouse, places, ranklink
+from runfold.workers import channel, collective, hand, hubserver, lighthouse, places, ranklink
 from runfold.workers.channel import RankChannel
 from runfold.workers.collective import CollectiveHub, CollectiveMember
 from runfold.workers.errors import LinkError
@@ -252,7 +252,10 @@ async def test_a_claim_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyP
     await hub.close()
 
 
-async def test_a_challenge_that_is_too_large_is_not_read() -> None:
+async def test_a_challenge_that_is_too_large_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit in ("HUB_CONNECT_TIMEOUT_S", "HUB_HANDSHAKE_TIMEOUT_S"):
+        monkeypatch.setattr(collective, limit, 60.0)
+
     async def serve(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEADER.pack(HANDSHAKE_FRAME_MAX_BYTES + 1))
         await writer.drain()

@@ -140,6 +140,7 @@ def test_a_brokers_answer_is_read_up_to_a_length(
     unwell: tuple[str, list[bytes]], monkeypatch: pytest.MonkeyPatch, beyond: int, said: str
 ) -> None:
     url, answers = unwell
+    monkeypatch.setattr("runfold.brokerhealth.HEALTH_TIMEOUT_S", PATIENCE_S)
     answers.append(b'{"status": "unavailable", "error": "the disk is full"}')
     monkeypatch.setattr("runfold.brokerhealth.ANSWER_MAX_BYTES", len(answers[0]) - beyond)
     assert asyncio.run(broker_trouble(url)) == said

@@ -81,8 +81,9 @@ def test_so_many_ports_are_tried(monkeypatch: pytest.MonkeyPatch, taken: int) ->
     assert len(tried) == PORT_TRIES_MAX
 
 
-def test_who_talks_without_end_at_the_port_is_no_broker() -> None:
+def test_who_talks_without_end_at_the_port_is_no_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Something else has taken the port: it is read up to a limit, and not taken for ours."""
+    monkeypatch.setattr(broker, "PROBE_TIMEOUT_S", 30.0)
     sent: list[int] = []
 
     def talk() -> None:

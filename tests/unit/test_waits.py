@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
 from runfold.workers import waits
 from runfold.workers.data import DataConfig, DatasetShard
+
+PATIENCE_S = 30.0
 
 
 @pytest.fixture(autouse=True)
@@ -47,12 +50,23 @@ def test_rows_of_a_data_set_are_waited_for() -> None:
     assert waits.taken()["data"] > 0
 
 
-def test_what_takes_long_is_told_again_and_again_until_it_is_over(capfd: pytest.CaptureFixture[str]) -> None:
-    said = ""
+def test_what_takes_long_is_told_again_and_again_until_it_is_over(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    told, twice = waits.tell, threading.Event()
+    times = list[str]()
+
+    def tell(text: str) -> None:
+        told(text)
+        times.append(text)
+        if len(times) == 2:
+            twice.set()
+
+    monkeypatch.setattr(waits, "tell", tell)
     with waits.told_on("the upload of report 7", every_s=0.01):
-        while said.count("\n") < 2:
-            said += capfd.readouterr().err
-    assert said.startswith(
+        assert twice.wait(PATIENCE_S)
+    # Nobody writes any more: what is read of a file while it is written to may be lost.
+    assert capfd.readouterr().err.startswith(
         "runfold: the upload of report 7 has taken 0.01 s; it goes on\n"
         "runfold: the upload of report 7 has taken 0.02 s; it goes on\n"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -105,8 +106,13 @@ def test_what_is_never_taken_raises_after_all_tries_and_what_is_refused_at_once(
     with receiving(400) as refusing, pytest.raises(WebhookError, match="refused digits/7/1: 400"):
         hook(refusing).on_event(happening())
     assert len(refusing.keys) == 1
-    with pytest.raises(WebhookError, match="tried 3 times") as unheard:
-        hook(refusing).on_event(happening())  # nobody listens there any more
+    with socket.socket() as nobody:  # has the port, so that no other takes it, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        unheard_of = runfold.Webhook(
+            f"http://127.0.0.1:{nobody.getsockname()[1]}/hook", SECRET, retry_first_s=0.001, retries_max=2
+        )
+        with pytest.raises(WebhookError, match="tried 3 times") as unheard:
+            unheard_of.on_event(happening())
     assert "127.0.0.1" in str(unheard.value)
     assert "/hook" not in str(unheard.value), "its path may be a secret"
 
