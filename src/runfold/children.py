@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import threading
@@ -92,7 +93,7 @@ class Child:
 
         def watch() -> None:
             process.wait()
-            if not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # nobody is there any more to be told, since just now perhaps
                 loop.call_soon_threadsafe(ended.set)
 
         threading.Thread(target=watch, name=f"wait for the {self.role}", daemon=True).start()

@@ -121,6 +121,27 @@ async def test_a_child_that_nothing_ends_is_said_and_the_others_are_stopped(
         assert supervisor.told == controller.told == ["terminate", "kill"]
 
 
+def test_a_child_that_ends_when_nobody_is_there_to_be_told_ends_without_a_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process, said = Stubborn(), list[object]()
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    before = set(threading.enumerate())
+
+    async def waits() -> None:
+        monkeypatch.setattr(asyncio.get_running_loop(), "is_closed", lambda: False)  # as it was when it was last asked
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(SOON_S):
+                await child("controller", process, tmp_path).wait()
+
+    asyncio.run(waits())
+    (waiting,) = set(threading.enumerate()) - before
+    process.let_go()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    assert said == []
+
+
 @pytest.mark.parametrize("killable", [True, False])
 async def test_a_service_ends_its_parts_each_in_its_time_and_the_broker_whatever_they_do(
     killable: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
