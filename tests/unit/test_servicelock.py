@@ -24,7 +24,7 @@ from runfold.servicelock import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-UNTIL_TOLD = "import sys; sys.stdin.read()"
+UNTIL_TOLD = "import sys; print('here', flush=True); sys.stdin.read()"
 
 
 def test_a_service_runs_for_as_long_as_its_parent_holds_the_lock(
@@ -46,7 +46,11 @@ def test_a_service_runs_for_as_long_as_its_parent_holds_the_lock(
 def test_children_do_not_hold_it(tmp_path: Path) -> None:
     lock = lock_service(tmp_path)
     # Descriptors are left open for the child: what it does not inherit, it does not because of how the lock was opened.
-    with subprocess.Popen([sys.executable, "-c", UNTIL_TOLD], stdin=subprocess.PIPE, close_fds=False) as child:
+    words, pipe = [sys.executable, "-c", UNTIL_TOLD], subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, close_fds=False) as child:
+        # It is told of as started before it has let go of what it does not inherit.
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"here\n"
         os.close(lock)
         assert not is_kept_running(tmp_path)
         child.communicate()
