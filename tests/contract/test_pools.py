@@ -255,7 +255,7 @@ async def test_a_runner_is_told_to_stop(rig: Rig) -> None:
     started, _ = await rig.runner("a")
     assert started.alive
     rig.woken.clear()
-    started.stop("the test says so", 1.0)
+    started.stop("the test says so", PATIENCE_S)
     async with asyncio.timeout(PATIENCE_S):
         await rig.woken.wait()
         await started.wait()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import runfold
+from support.rayed import patiently_started
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,8 +28,10 @@ def cluster() -> Iterator[str]:
     """A cluster of Ray on this machine, by its address."""
     import ray
 
-    started = ray.init(
-        "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 1024 * 1024
+    started = patiently_started(
+        lambda: ray.init(
+            "local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=80 * 1024 * 1024
+        )
     )
     yield str(started.address_info["gcs_address"])
     ray.shutdown()

@@ -131,7 +131,7 @@ def test_who_finds_a_head_in_use_waits_gives_all_back_in_time_and_tries_again(
         patiently(lambda: cluster.groups() == ["else"], cluster.groups)
         waits = RayRun(service, "waits", workers=4, **TPUS)
         patiently(lambda: len(mine(cluster, waits)) == 2, waits.story)
-        assert waits.status["state"] == "scheduling"
+        waits.reaches("scheduling")
         patiently(lambda: waits.status["waiting"] == "2 whole slices of v4 2x2x2 needed, 1 free", waits.story)
     assert slices.of(waits, 1, 4) == ["a0", "a1", "b0", "b1"]
     assert waits.ends()["state"] == "finished"
@@ -195,11 +195,11 @@ def test_an_elastic_run_shrinks_and_grows_by_whole_slices(
         failure__max_failures=3,
         **TPUS,
     )
-    slices.of(run, 1, 4)
+    slices.of(run, run.trains_with(4), 4)
     cluster.kill(slices.hosts["b"].pop(1))
-    assert slices.of(run, attempt_with(run, 2), 2) == ["a0", "a1"]
+    assert slices.of(run, run.trains_with(2), 2) == ["a0", "a1"]
     slices.add("b", hosts=(1,))
-    assert slices.of(run, attempt_with(run, 4), 4) == ["a0", "a1", "b0", "b1"]
+    assert slices.of(run, run.trains_with(4), 4) == ["a0", "a1", "b0", "b1"]
     assert run.ends()["state"] == "finished"
     cluster.leaves_nothing()
 
@@ -210,19 +210,6 @@ def test_more_slices_than_there_ever_were_are_no_slices_to_wait_for(slices: Slic
     error = str(run.reaches("errored")["error"])
     assert "6 ranks need 3 whole slices of v4 2x2x2" in error
     assert "this cluster has had 2" in error
-
-
-def attempt_with(run: RayRun, ranks: int) -> int:
-    """Wait until a run trains with so many ranks; return its attempt."""
-    found: list[object] = []
-
-    def trains() -> bool:
-        status = run.status
-        found[:] = [status["attempt"]]
-        return (status["state"], status["world_size"]) == ("running", ranks)
-
-    patiently(trains, run.story)
-    return int(str(found[0]))
 
 
 def mine(cluster: RayCluster, run: RayRun) -> list[str]:

@@ -69,7 +69,7 @@ class RayCluster:
         self._core: ModuleType = import_module("ray")
         make = import_module("ray.cluster_utils").Cluster
         options = {"num_cpus": 0, "include_dashboard": False, **SMALL, **head}
-        self._cluster = _patiently_started(lambda: make(initialize_head=True, head_node_args=options))
+        self._cluster = patiently_started(lambda: make(initialize_head=True, head_node_args=options))
         self.address: str = self._cluster.address
         self.nodes: list[object] = []
 
@@ -87,7 +87,7 @@ class RayCluster:
 
     def add(self, cpus: int = 2, **options: object) -> object:
         """Add a node; return what `kill` and `drain` take."""
-        node = _patiently_started(lambda: self._cluster.add_node(num_cpus=cpus, **SMALL, **options))
+        node = patiently_started(lambda: self._cluster.add_node(num_cpus=cpus, **SMALL, **options))
         self.nodes.append(node)
         return node
 
@@ -119,12 +119,12 @@ class RayCluster:
 
     def actors(self) -> list[str]:
         """Return the names of all actors."""
-        return [one["name"] for one in self._ray.util.list_named_actors(all_namespaces=True)]
+        return sorted(one["name"] for one in self._ray.util.list_named_actors(all_namespaces=True))
 
     def groups(self) -> list[str]:
         """Return the names of all placement groups that stand."""
         table = self._ray.util.placement_group_table()
-        return [one["name"] for one in table.values() if one["state"] != "REMOVED"]
+        return sorted(one["name"] for one in table.values() if one["state"] != "REMOVED")
 
     def actor_process(self, name: str) -> int:
         """Return the process of an actor whose name begins so."""
@@ -133,9 +133,8 @@ class RayCluster:
 
     def family(self) -> list[psutil.Process]:
         """Return runfold's processes on the cluster's nodes."""
-        here = [psutil.Process(info.process.pid) for node in self._all() for info in node.all_processes["raylet"]]  # type: ignore[attr-defined]  # as above
-        below = [each for raylet in here if raylet.is_running() for each in raylet.children(recursive=True)]
-        return [each for each in below if name_of(each).startswith(OURS)]
+        raylets = [info.process.pid for node in self._all() for info in node.all_processes["raylet"]]  # type: ignore[attr-defined]  # as above
+        return [each for raylet in raylets for each in below(raylet) if name_of(each).startswith(OURS)]
 
     @property
     def logs(self) -> Path:
@@ -158,13 +157,13 @@ class RayCluster:
         self._cluster.shutdown()
 
 
-def _patiently_started(start: Callable[[], Any]) -> Any:
+def patiently_started(start: Callable[[], Any]) -> Any:
     """Start a node of Ray's, which gives itself thirty seconds; on a busy machine once more, without what is left."""
     before = set(psutil.Process().children())
     try:
         return start()
     except Exception as error:
-        if "timed out" not in str(error):
+        if "timed out" not in str(error).lower():
             raise
     left = [each for one in set(psutil.Process().children()) - before for each in (one, *one.children(recursive=True))]
     for process in left:
@@ -179,6 +178,14 @@ def name_of(process: psutil.Process) -> str:
         return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
     except psutil.NoSuchProcess:
         return ""
+
+
+def below(pid: int) -> list[psutil.Process]:
+    """Return what a process has started; nothing when it has ended, as a raylet whose node was taken back."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
 
 
 def patiently(holds: object, why: object = lambda: "") -> None:
@@ -227,6 +234,18 @@ class RayRun:
         """Wait for one of these states."""
         patiently(lambda: self.status["state"] in states, lambda: self.status)
         return self.status
+
+    def trains_with(self, ranks: int) -> int:
+        """Wait until it trains with so many ranks; return its attempt."""
+        found: list[object] = []
+
+        def trains() -> bool:
+            status = self.status
+            found[:] = [status["attempt"]]
+            return (status["state"], status["world_size"]) == ("running", ranks)
+
+        patiently(trains, self.story)
+        return int(str(found[0]))
 
     def story(self) -> str:
         """Its replay, as a person reads it."""
