@@ -250,7 +250,8 @@ class Supervisor:
                 desk.place(granted)
             elif task.startswith(PREFIX):
                 if not desk.mend(int(task.removeprefix(PREFIX)), granted):
-                    self._give_back(granted.demand.run)
+                    self._slots.take_back(granted)
+                    self._wake.set()
             elif desk.beside is not None:
                 desk.beside.granted(task)
         for given_up in self._slots.given_up():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -24,6 +25,7 @@ from runfold.workers.placing import (
 )
 from runfold.workers.plan import Ordered, plan
 from runfold.workers.pools.local import Demand, Granted, Slots, Waiting
+from runfold.workers.supervisor import Supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -266,6 +268,30 @@ def test_a_search_goes_on_in_the_attempt_after() -> None:
 def test_who_only_asked_for_places_takes_that_back_when_the_run_is_over() -> None:
     stop = replace(waiting(1), want="stop")
     assert placing(stop, RunHere(mended=((1, 7),), runners=()), NOW).steps == (Free(), SayReleased())
+
+
+def test_a_place_that_its_run_does_not_take_is_free_again_and_nothing_else_of_what_the_run_holds() -> None:
+    """The supervisor is told that a runner of the group lives where another place was found."""
+    slots = mended()
+    before = slots.free
+    (step,) = placing(assignment(), RunHere(held=1, runners=GONE, mended=()), NOW).steps[1:]
+    assert isinstance(step, Mend)
+    slots.ask(replace(step.demand, excluded=("node-a", "node-c")))
+    (other,) = slots.grant()
+    assert (other.places, slots.free) == ((PlaceOffer(node="node-b", slots=2),), before - 2)
+    desk = SimpleNamespace(mend=lambda *_: False)
+    one = SimpleNamespace(
+        _slots=SimpleNamespace(grant=lambda: [other], given_up=list, waiting=slots.waiting, take_back=slots.take_back),
+        _desks={"digits": desk},
+        _wake=asyncio.Event(),
+    )
+    Supervisor._grant(cast("Supervisor", one))
+    assert (slots.free, one._wake.is_set()) == (before, True)
+    slots.take_back(other)
+    assert slots.free == before, "given back once, however often that is said"
+    slots.release("digits")
+    slots.take_back(other)
+    assert slots.free == 6
 
 
 def test_places_of_one_run_are_on_nodes_of_their_own() -> None:

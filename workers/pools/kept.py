@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable
 
     from runfold.workers.pools.local import Demand, Waiting
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def with_kept(
     waiting: Waiting,
     demand: Demand,
-    queue: Sequence[Demand],
+    queue: Iterable[Demand],
     waits_for_nodes: Callable[[Demand], bool],
     could_be: Callable[[Demand], bool],
 ) -> Waiting:

@@ -192,22 +192,36 @@ class Slots:
         held = self._held.get(name)
         self._held[name] = granted if held is None else replace(held, places=(*held.places, *granted.places))
 
+    def take_back(self, granted: Granted) -> None:
+        """Take places back that were granted and are not taken, and nothing else of what their run holds."""
+        holder = granted.demand.holder
+        if (held := self._held.get(holder)) is None:
+            return
+        places = list(held.places)
+        for place in granted.places:
+            if place in places:
+                places.remove(place)
+                self._give(held.demand, place, 1)
+        if places:
+            self._held[holder] = replace(held, places=tuple(places))
+        else:
+            del self._held[holder]
+
     def given_up(self) -> list[GivenUp]:
         """Return nothing: who is in this queue waits for as long as it takes."""
         return []
 
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
-        queue = self._queue()
         return {
             demand.run: with_kept(
                 Waiting(ahead=ahead, free=self._free_for(demand), needed=_rounded_up(demand)),
                 demand,
-                queue,
+                self._waiting.values(),
                 self._waits_for_nodes,
                 self._could_be,
             )
-            for ahead, demand in enumerate(queue)
+            for ahead, demand in enumerate(self._queue())
         }
 
     def _could_be(self, whole: Demand) -> bool:

@@ -106,7 +106,11 @@ class Book(Protocol):
         ...
 
     def release(self, run: str) -> None:
-        """Give back what a run holds."""
+        """Give back what a run holds.
+
+        By the name of a demand for another place of a group, what it reserved of its own; a place that a pool counts as
+        its run's goes back with the run's, or by `part` once nothing lives there.
+        """
         ...
 
     def part(self, run: str, node: str) -> None:
@@ -115,6 +119,10 @@ class Book(Protocol):
 
     def grant(self) -> list[Granted]:
         """Give places to those first in the queue, as far as they go; return who has got them since the last call."""
+        ...
+
+    def take_back(self, granted: Granted) -> None:
+        """Take places back that were granted and are not taken, and nothing else of what their run holds."""
         ...
 
     def given_up(self) -> list[GivenUp]:

@@ -208,6 +208,10 @@ class RayBook:
         granted, self._granted = self._granted, []
         return granted
 
+    def take_back(self, granted: Granted) -> None:
+        """Give back what was granted and is not taken: it is reserved under its demand's own name."""
+        self.release(granted.demand.run)
+
     def given_up(self) -> list[GivenUp]:
         """Return whose places were not to be had since the last call."""
         given_up, self._given_up = self._given_up, []
@@ -215,16 +219,15 @@ class RayBook:
 
     def waiting(self) -> dict[str, Waiting]:
         """Return how each run of the queue waits."""
-        queue = self._queue()
         return {
             demand.run: with_kept(
                 Waiting(ahead=ahead, free=self.free, needed=cpus_of(demand), what=self._slices_words(demand)),
                 demand,
-                queue,
+                self._waiting.values(),
                 self._waits_for_nodes,
                 self._could_be,
             )
-            for ahead, demand in enumerate(queue)
+            for ahead, demand in enumerate(self._queue())
         }
 
     def _could_be(self, whole: Demand) -> bool:
@@ -264,8 +267,7 @@ class RayBook:
                 await self._ask_no_more(run)
 
     async def _ask_no_more(self, run: str) -> None:
-        _, task = self._asking.pop(run)
-        task.cancel()
+        (task := self._asking.pop(run)[1]).cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     def _in_turn(self) -> list[Demand]:
