@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from runfold.workers.errors import LinkError
-from runfold.workers.hatchery import StopDeadline
+from runfold.workers.hatchery import StopDeadline, give_up_on
 from runfold.workers.heirs import knock
 from runfold.workers.pipe import RunnerPipe, StopNow
 from runfold.workers.places import Place, is_held, socket_path
@@ -39,7 +39,7 @@ class AdoptedRunner:
         self._ended_s: float | None = None
         self._orderly = False
         self._stop: StopNow | None = None
-        self._deadline = StopDeadline(lambda: self.pid, self._kill)
+        self._deadline = StopDeadline(self._kill)
         self._reaching = asyncio.create_task(self._reach(), name=f"knock {place.run} {place.node}")
         self._task = asyncio.create_task(self._live(), name=f"adopted {place.run} {place.node}")
 
@@ -112,4 +112,5 @@ class AdoptedRunner:
             self.secret = await self._pipe.secret()
 
     async def _kill(self) -> None:
+        give_up_on(self.pid)
         self._stranger.signal(signal.SIGKILL)

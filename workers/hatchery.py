@@ -68,17 +68,20 @@ class Hatchery:
 
 
 class StopDeadline:
-    """Until when a runner that was told to stop has to be gone, else `kill` ends it; the strictest word counts."""
+    """Until when a runner that was told to stop has to be gone, else `kill` ends it; the strictest word counts.
 
-    def __init__(self, pid: Callable[[], int | None], kill: Callable[[], Awaitable[None]]) -> None:
-        self._pid = pid
+    `margin_s`: how much longer than its ranks' patience it has.
+    """
+
+    def __init__(self, kill: Callable[[], Awaitable[None]], margin_s: float = STOP_MARGIN_S) -> None:
         self._kill = kill
+        self._margin_s = margin_s
         self._at_s: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     def tighten(self, grace_s: float) -> bool:
         """Have it killed when it is not gone within `grace_s` and a margin; False when it is to be gone sooner."""
-        at_s = time.monotonic() + grace_s + STOP_MARGIN_S
+        at_s = time.monotonic() + grace_s + self._margin_s
         if self._at_s is not None and at_s >= self._at_s:
             return False
         self._at_s = at_s
@@ -99,10 +102,13 @@ class StopDeadline:
 
     async def _in_time(self, at_s: float) -> None:
         await asyncio.sleep(max(0.0, at_s - time.monotonic()))
-        if (pid := self._pid()) is not None:
-            _LOG.warning("the runner %d did not end in time and is killed, with its ranks", pid)
-            wake_children(pid)
-            await self._kill()
+        await self._kill()
+
+
+def give_up_on(pid: int) -> None:
+    """Say that a runner did not end in time, and let stopped ranks of it go on, so that they can end with it."""
+    _LOG.warning("the runner %d did not end in time and is killed, with its ranks", pid)
+    wake_children(pid)
 
 
 class RunnerProcess:
@@ -123,7 +129,7 @@ class RunnerProcess:
         self._reason = ""
         self._ended_s: float | None = None
         self._stranger: Stranger | None = None
-        self._deadline = StopDeadline(lambda: self.pid, self._kill)
+        self._deadline = StopDeadline(self._kill)
         self._task = asyncio.create_task(self._live(), name=f"runner {spec.run} {spec.node}")
 
     @property
@@ -192,8 +198,11 @@ class RunnerProcess:
         await self._deadline.close()
 
     async def _kill(self) -> None:
+        if self._child is None:
+            return
+        give_up_on(self._child.pid)
         if self._stranger is not None:
             self._stranger.signal(signal.SIGKILL)
-        elif self._child is not None:
-            with contextlib.suppress(SpawnError):
-                await self._child.kill(signal.SIGKILL, group=False)
+            return
+        with contextlib.suppress(SpawnError):
+            await self._child.kill(signal.SIGKILL, group=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
 import threading
 from datetime import timedelta
@@ -16,7 +17,7 @@ from runfold.workers import chores, estate, hatchery, retry, runner, spool, supe
 from runfold.workers.backends import torch as torch_backend
 from runfold.workers.backends import torchlib
 from runfold.workers.estate import Estate
-from runfold.workers.hatchery import StopDeadline
+from runfold.workers.hatchery import RunnerProcess, StopDeadline
 from runfold.workers.placing import SayLost
 from runfold.workers.pools.ray import book, handle
 from runfold.workers.pools.ray import pool as ray_pool
@@ -90,9 +91,8 @@ def test_runners_that_do_not_go_are_waited_for_and_said_to_be_lost() -> None:
 
 
 def test_a_runner_that_does_not_end_is_killed_by_the_strictest_of_what_it_was_told(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(hatchery, "wake_children", lambda _: None)
     killed_s: list[float] = []
 
     async def kill() -> None:
@@ -100,17 +100,31 @@ def test_a_runner_that_does_not_end_is_killed_by_the_strictest_of_what_it_was_to
 
     async def story() -> None:
         monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
-        late, gone = StopDeadline(lambda: 4711, kill), StopDeadline(lambda: 4712, kill)
-        unborn = StopDeadline(lambda: None, kill)
+        late, gone, patient = StopDeadline(kill), StopDeadline(kill), StopDeadline(kill, 50.0)
         assert [late.tighten(grace_s) for grace_s in (30.0, 5.0, 60.0)] == [True, True, False]
         gone.tighten(1.0)
         gone.cancel()
-        unborn.tighten(1.0)
+        patient.tighten(1.0)
         await asyncio.sleep(100.0)
-        await asyncio.gather(late.close(), gone.close(), unborn.close())
+        await asyncio.gather(late.close(), gone.close(), patient.close())
 
     run_virtual(story())
-    assert killed_s == [5.0 + hatchery.STOP_MARGIN_S]
+    assert killed_s == [5.0 + hatchery.STOP_MARGIN_S, 1.0 + 50.0]
+
+
+async def test_a_runner_that_is_killed_is_told_of_and_one_that_was_not_born_yet_is_not(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    woken: list[int] = []
+    killed: list[tuple[object, ...]] = []
+
+    async def kill(*words: object, **_: object) -> None:
+        killed.append(words)
+
+    monkeypatch.setattr(hatchery, "wake_children", woken.append)
+    for child in (None, SimpleNamespace(pid=4711, kill=kill)):
+        await RunnerProcess._kill(cast("RunnerProcess", SimpleNamespace(_child=child, _stranger=None)))
+    assert (woken, killed) == ([4711], [(signal.SIGKILL,)])
     assert caplog.messages == ["the runner 4711 did not end in time and is killed, with its ranks"]
 
 
@@ -267,6 +281,47 @@ def test_an_actor_that_does_not_answer_any_more_is_lost(monkeypatch: pytest.Monk
     assert silent == ["node-a"]
     assert [method for method, _ in asked[1:]] == ["heed"] * (len(asked) - 1)
     assert asked[2][1] - asked[1][1] == pytest.approx(handle.ANSWER_TIMEOUT_S + handle.AGAIN_S)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["its actor is there", "its actor never comes"])
+def test_a_runner_on_a_cluster_that_does_not_end_is_given_up_with_its_actor(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[object, ...]] = []
+    killed_s: list[float] = []
+    gone = asyncio.Event()
+
+    async def call(method: str, *words: object) -> object:
+        if method == "stop":
+            told.append(words)
+        if method == "ended":
+            await gone.wait()
+            raise ActorLost("it was killed")
+        return None
+
+    async def reach() -> Actor:
+        if not is_there:
+            await asyncio.Event().wait()
+        return cast("Actor", SimpleNamespace(call=call))
+
+    async def kill(_: object) -> None:
+        killed_s.append(asyncio.get_running_loop().time())
+        gone.set()
+
+    async def story() -> float:
+        monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
+        ray = cast("Ray", SimpleNamespace(kill=kill))
+        one = RayRunner(ray, "node-a", reach, 60.0, lambda: None, lambda _: None, secret=b"s")
+        one.stop("wanted elsewhere", 5.0)
+        await asyncio.sleep(1.0)
+        one.stop("wanted elsewhere", 1.0)
+        await asyncio.wait({one._task})
+        assert not one.alive
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(story()) == pytest.approx(1.0 + 1.0 + handle.KILL_MARGIN_S)
+    assert told == ([("wanted elsewhere", 5.0), ("wanted elsewhere", 1.0)] if is_there else [])
+    assert bool(killed_s) == is_there
 
 
 def test_an_actor_that_does_not_say_who_it_is_is_ended(caplog: pytest.LogCaptureFixture) -> None:

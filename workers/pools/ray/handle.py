@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from runfold.workers.hatchery import STOP_MARGIN_S
+from runfold.workers.hatchery import STOP_MARGIN_S, StopDeadline
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
 from runfold.workers.pools.ray.actor import HEED_EVERY_S, Ended
@@ -51,11 +51,10 @@ class RayRunner:
         self._on_silence = on_silence
         self._place = place
         self._actor: Actor | None = None
-        self._reached = asyncio.Event()
         self._ended: Ended | None = None
         self._ended_s: float | None = None
         self._stop: tuple[str, float] | None = None
-        self._kill_at: float | None = None
+        self._deadline = StopDeadline(self._kill, KILL_MARGIN_S)
         self._stopping: asyncio.Task[None] | None = None
         self._heeding: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._live(), name=f"runner on {node}")
@@ -92,13 +91,13 @@ class RayRunner:
 
     def stop(self, reason: str, grace_s: float) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed, with its actor."""
-        kill_at = time.monotonic() + grace_s + KILL_MARGIN_S
-        if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
+        if not self.alive or not self._deadline.tighten(grace_s):
             return
-        self._kill_at, self._stop = kill_at, (reason, grace_s)
+        self._stop = (reason, grace_s)
         if self._stopping is not None:
             self._stopping.cancel()
-        self._stopping = asyncio.create_task(self._end(reason, grace_s, kill_at), name="runner stop")
+        if self._actor is not None:
+            self._stopping = asyncio.create_task(self._tell(self._actor), name="runner stop")
 
     async def wait(self) -> None:
         """Wait until it has ended."""
@@ -110,16 +109,15 @@ class RayRunner:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
+        await self._deadline.close()
 
     async def _live(self) -> None:
         ended = Ended(reason="nobody could see how it ended")
         try:
             self._actor = await self._reach()
-            self._reached.set()
             self._heeding = asyncio.create_task(self._heed(self._actor), name=f"heed {self.node}")
             if self._stop is not None:
-                with contextlib.suppress(ActorUnreachable):
-                    await self._actor.call("stop", *self._stop)
+                await self._tell(self._actor)
             ended = await self._end_of(self._actor)
         except (ActorLost, ActorUnreachable, RayError) as error:
             ended = Ended(reason=f"its actor is gone: {error}")
@@ -128,6 +126,7 @@ class RayRunner:
             for task in (self._stopping, self._heeding):
                 if task is not None:
                     task.cancel()
+            self._deadline.cancel()
             self._on_end()
         if self._actor is not None:
             await self._ray.kill(self._actor)
@@ -148,17 +147,17 @@ class RayRunner:
                 await actor.call("heed", self._adopt_within_s)
             await asyncio.sleep(HEED_EVERY_S)
 
-    async def _end(self, reason: str, grace_s: float, kill_at: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout_at(asyncio.get_running_loop().time() + kill_at - time.monotonic()):
-                await self._reached.wait()
+    async def _tell(self, actor: Actor) -> None:
+        """Have the actor stop the runner, as was said last."""
+        if self._stop is not None:
+            with contextlib.suppress(ActorUnreachable, ActorLost):
+                await actor.call("stop", *self._stop)
+
+    async def _kill(self) -> None:
         if self._actor is None:
             _LOG.warning("the actor on %s could not be started in time; its placement is given back", self.node)
             self._task.cancel()
             return
-        with contextlib.suppress(ActorUnreachable, ActorLost):
-            await self._actor.call("stop", reason, grace_s)
-        await asyncio.sleep(max(0.0, kill_at - time.monotonic()))
         _LOG.warning("the runner on %s did not end in time and is killed, with its actor", self.node)
         await self._ray.kill(self._actor)
 
