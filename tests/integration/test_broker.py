@@ -219,7 +219,12 @@ async def test_wrong_password_is_said_at_once(tmp_path: Path) -> None:
     broker = start_broker(tmp_path)
     try:
         with pytest.raises(BrokerUnreachable, match="refuses the credentials of client"):
-            await connect(f"nats://client:wrong@127.0.0.1:{broker.port}", role=Role.CLIENT, name="t")
+            await connect(
+                f"nats://client:wrong@127.0.0.1:{broker.port}",
+                role=Role.CLIENT,
+                name="t",
+                connect_timeout_s=DEADLINE_S,
+            )
     finally:
         await broker.stop_async()
 

@@ -23,6 +23,9 @@ from support.waiting import until
 if TYPE_CHECKING:
     from support.broker import BrokerForTest
 
+LONG_S = 600
+"""Longer than any test lasts."""
+
 
 async def test_an_owner_is_set_once(broker: BrokerForTest) -> None:
     owners = owner_cells(await broker.connect(Role.CONTROLLER))
@@ -56,11 +59,12 @@ async def test_all_values_are_read(broker: BrokerForTest) -> None:
 
 async def test_a_lease_expires_by_itself(broker: BrokerForTest) -> None:
     leases = lease_cells(await broker.connect(Role.CONTROLLER))
-    first = await leases.put("ctl-a", b"", expected=0, ttl_s=1)
+    first = await leases.put("ctl-a", b"", expected=0, ttl_s=LONG_S)
     assert isinstance(first, Written)
-    renewed = await leases.put("ctl-a", b"", expected=first.sequence, ttl_s=1)
+    renewed = await leases.put("ctl-a", b"", expected=first.sequence, ttl_s=LONG_S)
     assert isinstance(renewed, Written)
     assert isinstance(await leases.put("ctl-a", b"", expected=first.sequence, ttl_s=1), Clash)
+    assert isinstance(await leases.put("ctl-a", b"", expected=renewed.sequence, ttl_s=1), Written)
 
     async def expired() -> bool:
         return await leases.get("ctl-a") is None

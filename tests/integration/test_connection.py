@@ -12,7 +12,7 @@ from runfold.events.nats.errors import BrokerClosed, Unanswered
 from runfold.events.nats.names import Role
 from runfold.events.nats.publish import publish_acked
 from support.broker import ANSWER_TIMEOUT_S
-from support.waiting import until
+from support.waiting import until, within
 
 if TYPE_CHECKING:
     from runfold.events.nats.client import RawMessage
@@ -43,17 +43,18 @@ async def test_a_request_is_given_up_when_its_time_is_over(bare_broker: BrokerFo
 
 async def test_a_lost_connection_ends_requests_at_once(bare_broker: BrokerForTest) -> None:
     admin, silent = await bare_broker.connect(Role.ADMIN), await bare_broker.connect(Role.ADMIN)
+    heard = asyncio.Event()
 
     async def hear(_: RawMessage) -> None:
-        pass
+        heard.set()
 
     await silent.subscribe("silent", hear)
     await silent.ready()
     asking = asyncio.ensure_future(admin.request("silent", b"", timeout_s=FOR_EVER_S))
-    await admin.ready()
+    await within(ANSWER_TIMEOUT_S, heard.wait())
     bare_broker.kill()
     with pytest.raises(Unanswered, match="lost"):
-        await asking
+        await within(ANSWER_TIMEOUT_S, asking)
 
 
 async def test_what_a_connection_keeps_for_later_is_said_later(bare_broker: BrokerForTest) -> None:

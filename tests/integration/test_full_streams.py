@@ -19,7 +19,7 @@ from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.names import Role
 from runfold.events.nats.streams import provision
 from runfold.locate import Address
-from support.broker import BrokerForTest
+from support.broker import ANSWER_TIMEOUT_S, BrokerForTest
 from support.controller import Observer, controller
 from support.groups import RUN, Group, asked
 from support.waiting import until
@@ -52,7 +52,7 @@ async def test_a_controller_waits_for_room_in_the_log_and_goes_on(bare_broker: B
     async with controller(broker):
         await observer.submit(asked())
         await observer.assignment(RUN)
-        filler = JetStreamLog(admin, "filler")
+        filler = JetStreamLog(admin, "filler", append_timeout_s=ANSWER_TIMEOUT_S)
         subject = broker.names.subjects.log("filler")
         for size in (PADDING_BYTES, 512):  # until not even an entry fits
             await cram(observer, admin, subject, b"x" * size)

@@ -30,7 +30,7 @@ async def test_our_message_id_on_another_subject_does_not_swallow_our_entry(brok
         admin, broker.names.subjects.log("other"), b"thief", headers, timeout_s=ANSWER_TIMEOUT_S
     )
     assert isinstance(thief, Acked)
-    log = JetStreamLog(await broker.connect(Role.CONTROLLER), "r")
+    log = JetStreamLog(await broker.connect(Role.CONTROLLER), "r", append_timeout_s=ANSWER_TIMEOUT_S)
     outcome = await log.append(data, n=0, digest=hash_entry(data), prev=GENESIS, last_sequence=0)
     assert isinstance(outcome, Appended)
     assert outcome.sequence > thief.sequence
@@ -39,7 +39,7 @@ async def test_our_message_id_on_another_subject_does_not_swallow_our_entry(brok
 
 async def test_the_message_id_names_run_generation_number_and_hash(broker: BrokerForTest) -> None:
     data = Chain().entry(0)
-    log = JetStreamLog(await broker.connect(Role.CONTROLLER), "r")
+    log = JetStreamLog(await broker.connect(Role.CONTROLLER), "r", append_timeout_s=ANSWER_TIMEOUT_S)
     await log.append(data, n=0, digest=hash_entry(data), prev=GENESIS, last_sequence=0)
     found = await (await broker.api()).last_message(broker.names.log, "runfold.run.r.log.1")
     assert found is not None

@@ -31,7 +31,8 @@ def train():
         assert runfold.all_gather(step) == [step, step]
         step += 1
         if runfold.get_context().get_world_rank() == 0:
-            pathlib.Path("step").write_text(str(step))
+            pathlib.Path("step.new").write_text(str(step))
+            pathlib.Path("step.new").replace("step")
         time.sleep(0.01)
     return step
 """
@@ -40,7 +41,7 @@ def train():
 def steps(folder: Path) -> int:
     """How far the ranks have come, as they tell it beside the broker."""
     try:
-        return int((folder / "step").read_text() or "0")
+        return int((folder / "step").read_text())
     except FileNotFoundError:
         return 0
 

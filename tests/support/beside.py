@@ -72,7 +72,7 @@ def train_and_validate(config: dict[str, object]) -> object:
         save(value, validation=runfold.ValidationTaskConfig(fn_kwargs=arguments, timeout_s=timeout_s))
     if config.get("leave"):
         return None
-    found = runfold.get_all_reported_checkpoints(timeout_s=30)
+    found = runfold.get_all_reported_checkpoints()
     return {one.checkpoint.path.rpartition("/")[2]: [one.status, one.metrics.get("accuracy")] for one in found}
 
 
@@ -161,7 +161,7 @@ def fails_once(config: dict[str, object]) -> object:
 def wait_for_the_end(config: dict[str, object]) -> None:
     """Say that it is there, then wait to be ended."""
     runfold.report({"step": 0})
-    time.sleep(60)
+    time.sleep(600)
 
 
 def go_over_data(config: dict[str, object]) -> object:
@@ -173,7 +173,7 @@ def go_over_data(config: dict[str, object]) -> object:
     for begun, batch in enumerate(shard.iter_batches(batch_size=2), start=1):
         if attempt == 1 and begun == 3:
             # What was reported is committed by now, or never will be.
-            while not runfold.get_all_reported_checkpoints(timeout_s=5):
+            while not runfold.get_all_reported_checkpoints():
                 time.sleep(0.01)
             runfold.barrier()
             if rank == 1:
@@ -212,10 +212,10 @@ def asks_for_checkpoints(config: dict[str, object]) -> object:
         return None
     runfold.report({"step": 0})
     modes = runfold.CheckpointConsistencyMode
-    committed = runfold.get_all_reported_checkpoints(modes.COMMITTED, timeout_s=30)
+    committed = runfold.get_all_reported_checkpoints(modes.COMMITTED)
     late = runfold.get_all_reported_checkpoints(modes.VALIDATED, timeout_s=0.3)
     (folder / "go").touch()
-    validated = runfold.get_all_reported_checkpoints(timeout_s=30)
+    validated = runfold.get_all_reported_checkpoints()
     runfold.report({"told": [[one.status for one in found] for found in (committed, late, validated)]})
     return None
 

@@ -18,7 +18,7 @@ import psutil
 import runfold
 from runfold.workers import files
 
-_PORT = 47_911
+_PORT = 19_911  # none that a connection is given, nor a broker
 
 
 def rank():

@@ -32,22 +32,26 @@ class DeadlyFiles(DirFileSystem):  # type: ignore[misc]  # fsspec has no types
     def _call(self, path: object, call: Callable[[], object]) -> object:
         if ONE not in str(path) or psutil.Process().name() != KEEPER:
             return call()
-        if len(self._mark("calls")) == self.at:
+        if self._count() == self.at:
             found = [psutil.Process(), *psutil.Process().parents()]
             victim = next(one.pid for one in found if one.name() == self.victim)
-            self._mark("held" if self.held else "killed", str(victim))
+            self._tell("held" if self.held else "killed", str(victim))
             if not self.held:
                 os.kill(victim, signal.SIGKILL)
             signal.pause()
         return call()
 
-    def _mark(self, name: str, text: str = "x") -> str:
-        """Return what was noted before, and note one more."""
-        file = self.marks / name
-        before = file.read_text(encoding="ascii") if file.exists() else ""
-        with file.open("a", encoding="ascii") as noting:
-            noting.write(text)
-        return before
+    def _count(self) -> int:
+        """Return how many calls there were before, and note one more."""
+        with (self.marks / "calls").open("a+b") as noting:
+            noting.write(b"x")
+            return noting.tell() - 1
+
+    def _tell(self, name: str, text: str) -> None:
+        """Leave a mark, whole as soon as it is there."""
+        new = self.marks / f"{name}.new"
+        new.write_text(text, encoding="ascii")
+        new.replace(self.marks / name)
 
     def cat_file(self, path: str, *args: object, **kwargs: object) -> object:
         return self._call(path, lambda: super(DeadlyFiles, self).cat_file(path, *args, **kwargs))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from runfold.events.config import FailureConfig, ScalingConfig
+from runfold.events.config import FailureConfig, ScalingConfig, Timeouts
 from runfold.events.facts import Placed, RankReturned, RankStarted, Released, RunnerReady
 from runfold.events.job import Job
 from runfold.events.nats.connection import Connection
 from support.controller import Observer, Voice
 
 RUN = "digits-1"
+LONG_S = 3600.0
+PATIENT = Timeouts(unreachable_after_s=LONG_S, lost_after_s=LONG_S, lost_alone_after_s=LONG_S, start_timeout_s=LONG_S)
+"""Nobody of a group that a test speaks for beats: however slow the test is, nothing is concluded from its silence."""
 
 
 def asked(run: str = RUN) -> Job:
@@ -18,6 +21,7 @@ def asked(run: str = RUN) -> Job:
         entrypoint="examples.digits:train",
         scaling=ScalingConfig(num_workers=2),
         failure=FailureConfig(max_failures=1),
+        timeouts=PATIENT,
     )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from support.waiting import until_seen
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -19,7 +21,7 @@ SECOND = Path("/sys/fs/cgroup")
 
 @contextmanager
 def limited_memory(limit_bytes: int) -> Iterator[Path]:
-    """Make a control group of so much memory; the test is skipped where that is not allowed. It must be empty after."""
+    """Make a control group of so much memory; the test is skipped where that is not allowed. It is empty soon after."""
     first = (FIRST / "cgroup.procs").exists()
     group = (FIRST if first else SECOND) / f"runfold-test-{os.getpid()}"
     try:
@@ -32,6 +34,8 @@ def limited_memory(limit_bytes: int) -> Iterator[Path]:
     try:
         yield group
     finally:
+        # What is told to end with the command may do so a moment after it.
+        until_seen(lambda: not (group / "cgroup.procs").read_text(encoding="ascii").strip())
         group.rmdir()
 
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
+"""A backstop on a busy machine, which starts the processes of a run in half of this when it is slow."""
 LOOK_EVERY_S = 0.01
 ASK_EVERY_S = 0.05
 """How often somebody else is asked, who has other work to do."""
