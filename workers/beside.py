@@ -15,7 +15,6 @@ from runfold.events.assignment import Assignment, Work
 from runfold.events.base import Json
 from runfold.events.config import ValidationSpec
 from runfold.events.facts import AnyFact
-from runfold.events.failures import ErrorInfo
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.errors import BrokerError
 from runfold.events.tasks import HOOK, VALIDATION, Task
@@ -26,7 +25,7 @@ from runfold.workers.errors import RunfoldError
 from runfold.workers.hand import Hand
 from runfold.workers.logs import log_bug
 from runfold.workers.nursery import Nursery
-from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said
+from runfold.workers.outside import HOOKS, VALIDATE, Order, Question, Said, unanswered
 from runfold.workers.placing import SEPARATOR
 from runfold.workers.pools.local import Demand
 from runfold.workers.prepare import code_of
@@ -34,7 +33,6 @@ from runfold.workers.remote import AGAIN_AFTER_S, REMOTE_TRIES_MAX, RemoteTask, 
 from runfold.workers.spool import FactTooLargeError
 from runfold.workers.storages import Home, Storages
 
-"""Between a run and one of its tasks, in the book of slots: no run's id has one."""
 _LOG: Final = logging.getLogger("runfold.workers")
 
 
@@ -93,7 +91,7 @@ class Beside:
         """Tell a task that met a bug of ours as failed: the run must not wait for it until its time is over."""
         log_bug(doing, f"{self._home.run}: task {task.id}")
         if not doing.cancelled() and (error := doing.exception()) is not None:
-            self._say(self._ended(task, Said(error=_error(type(error).__name__, str(error)))))
+            self._say(self._ended(task, unanswered(type(error).__name__, str(error))))
 
     def _leave(self, doing: asyncio.Task[None]) -> None:
         """Do a task no more; its process ends."""
@@ -125,11 +123,11 @@ class Beside:
         try:
             fact = await self._done(task, assignment, work)
         except (BrokerError, RunfoldError, OSError, ValueError) as error:
-            fact = self._ended(task, Said(error=_error(type(error).__name__, str(error))))
+            fact = self._ended(task, unanswered(type(error).__name__, str(error)))
         try:
             self._say(fact)
         except FactTooLargeError as error:
-            self._say(self._ended(task, Said(error=_error("ValueError", f"what it returned is too large: {error}"))))
+            self._say(self._ended(task, unanswered("ValueError", f"what it returned is too large: {error}")))
 
     async def _done(self, task: Task, assignment: Assignment, work: Work) -> AnyFact:
         if task.kind == VALIDATION and work.validation is not None:
@@ -138,7 +136,7 @@ class Beside:
             return self._ended(task, await self._asked(task, assignment, work))
         if task.kind in STORAGE_KINDS:
             return await self._stored(task, work)
-        return self._ended(task, Said(error=_error("NotAvailable", f"no supervisor does a task of kind {task.kind!r}")))
+        return self._ended(task, unanswered("NotAvailable", f"no supervisor does a task of kind {task.kind!r}"))
 
     def _ended(self, task: Task, said: Said) -> AnyFact:
         return ended(task, self._attempt, value=said.value, error=said.error)
@@ -146,7 +144,7 @@ class Beside:
     async def _validated(self, task: Task, assignment: Assignment, work: Work) -> Said:
         spec = work.validation
         if spec is None:
-            return Said(error=_error("ValueError", "the job says nothing of validations"))
+            return unanswered("ValueError", "the job says nothing of validations")
         demand = Demand(
             run=f"{assignment.run}{SEPARATOR}{task.id}",
             attempt=assignment.attempt,
@@ -164,7 +162,7 @@ class Beside:
             if tries_left:
                 _LOG.warning("%s: %s is lost, and is begun again: %s", self._home.run, task.id, lost)
                 await asyncio.sleep(AGAIN_AFTER_S)
-        return Said(error=_error("RemoteTaskLost", f"it was lost {REMOTE_TRIES_MAX} times: {lost}"))
+        return unanswered("RemoteTaskLost", f"it was lost {REMOTE_TRIES_MAX} times: {lost}")
 
     async def _tried(
         self, task: Task, demand: Demand, assignment: Assignment, work: Work, spec: ValidationSpec
@@ -175,7 +173,7 @@ class Beside:
         try:
             if demand.resources and not (remote is not None and remote.holds(demand.run)):
                 if (never := self._ask(demand)) is not None:
-                    return Said(error=_error("PlacementImpossible", never))
+                    return unanswered("PlacementImpossible", never)
                 await granted.wait()
             order = await self._order(work, assignment, (spec.entrypoint,), storage=True)
             question = Question(hook=str(task.arguments.get("name")), arguments=_dict(task.arguments))
@@ -251,7 +249,3 @@ class Beside:
 def _dict(arguments: dict[str, Json]) -> dict[str, Json]:
     found = arguments.get("arguments")
     return found if isinstance(found, dict) else {}
-
-
-def _error(kind: str, message: str) -> ErrorInfo:
-    return ErrorInfo(type=kind, message=message, kind="runner")

@@ -133,12 +133,26 @@ class Checkpoint:
         Raises:
             CheckpointDamagedError: it cannot be read, or it is gone though the checkpoint was committed.
         """
+        if self.committed:
+            return self.committed_manifest()
         try:
-            data = self.files.read(posixpath.join(self.path, INNER, MANIFEST))
+            return self._read_manifest()
         except (FileNotFoundError, NotADirectoryError):
-            if self.committed:
-                raise CheckpointDamagedError(self._gone()) from None
             return None
+
+    def committed_manifest(self) -> Manifest:
+        """Return the seal of a checkpoint that a run has committed.
+
+        Raises:
+            CheckpointDamagedError: it cannot be read, or it is gone.
+        """
+        try:
+            return self._read_manifest()
+        except (FileNotFoundError, NotADirectoryError):
+            raise CheckpointDamagedError(self._gone()) from None
+
+    def _read_manifest(self) -> Manifest:
+        data = self.files.read(posixpath.join(self.path, INNER, MANIFEST))
         try:
             return msgspec.json.decode(data, type=Manifest)
         except (msgspec.DecodeError, RecursionError) as error:

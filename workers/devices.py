@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 VISIBLE: Final = "CUDA_VISIBLE_DEVICES"
@@ -23,6 +23,11 @@ def visible_gpus(own: Mapping[int, Sequence[str] | None], node_of: Mapping[int, 
     for rank, ids in own.items():
         seen.setdefault(node_of[rank], set()).update(ids or ())
     return {rank: ",".join(sorted(seen[node_of[rank]] if share else set(ids or ()))) for rank, ids in own.items()}
+
+
+def in_order(ids: Iterable[str]) -> str:
+    """Return ids, each once, as a variable names them: numbers by their size, before whatever else there is."""
+    return ",".join(sorted(set(ids), key=lambda one: (not one.isdecimal(), len(one), one)))
 
 
 def gpus_by_slot(visible: str | None, slots: int) -> tuple[tuple[str, ...], ...]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from runfold.workers.processes import kernel_state
+from runfold.workers.processes import is_dead
 
 if TYPE_CHECKING:
     from runfold.workers.handle import RankEnd
-
-_DEAD: Final = frozenset({"Z", "X", ""})
-"""As the kernel tells the state of a process; nothing of one that is reaped."""
 
 
 class Ending:
@@ -27,7 +24,7 @@ class Ending:
         if self.asked_s is None:
             self.asked_s = now
             # It may be dead and not reaped yet: its peers can have noticed that, and told of it, before we do.
-            self._was_dead = pid is not None and kernel_state(pid) in _DEAD
+            self._was_dead = pid is not None and is_dead(pid)
 
     def accounts_for(self, ended: RankEnd) -> bool:
         """Whether it ended because it was asked to, or made to."""

@@ -84,8 +84,8 @@ def _loaded(data: bytes) -> Given:
 def _left(storage: Storage | None, checkpoint: str | None) -> tuple[dict[str, str], int]:
     if storage is None or checkpoint is None:
         return {}, 0
-    manifest = storage.checkpoint(checkpoint, committed=True).manifest()
-    return ({}, 0) if manifest is None else (manifest.cursors, manifest.world_size)
+    manifest = storage.checkpoint(checkpoint, committed=True).committed_manifest()
+    return manifest.cursors, manifest.world_size
 
 
 # --- checkpoints

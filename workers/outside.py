@@ -59,6 +59,11 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     error: ErrorInfo | None = None
 
 
+def unanswered(kind: str, message: str) -> Said:
+    """Return what is said of a question whose answer is not its user's code's: why there is none."""
+    return Said(error=ErrorInfo(type=kind, message=message, kind="runner"))
+
+
 _ORDERS: Final = msgspec.msgpack.Decoder(Order)
 _QUESTIONS: Final = msgspec.msgpack.Decoder(Question)
 

@@ -101,6 +101,11 @@ def kernel_state(pid: int) -> str:
         return ""
 
 
+def is_dead(pid: int) -> bool:
+    """Whether a process is gone, or has ended and was not reaped yet."""
+    return kernel_state(pid) in ("", "Z", "X")
+
+
 def _stat(pid: int) -> list[bytes]:
     """Return what the kernel says of a process behind its name, which may hold anything."""
     with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  # a pseudo file, read on a hot path

@@ -8,7 +8,7 @@ import os
 import signal
 from typing import Final
 
-from runfold.workers.processes import kernel_state, send_signal, start_time
+from runfold.workers.processes import is_dead, send_signal, start_time
 
 LOOK_EVERY_S: Final = 0.2
 """How often a process is looked at where the kernel cannot tell of its end."""
@@ -30,7 +30,7 @@ class Stranger:
     @property
     def alive(self) -> bool:
         """Whether it lives; one that ended and was not reaped yet does not."""
-        return self._same() and not _is_zombie(self.pid)
+        return self._same() and not is_dead(self.pid)
 
     async def wait(self) -> None:
         """Wait until it has ended."""
@@ -72,7 +72,3 @@ def _open(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:
         return None
-
-
-def _is_zombie(pid: int) -> bool:
-    return kernel_state(pid) in ("Z", "")

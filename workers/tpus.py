@@ -5,7 +5,7 @@ A rank that has all chips of its host is told nothing of them: then the library 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from runfold.events.slices import Slice, slices_for
@@ -47,11 +47,6 @@ def chips_environment(chips: str | None, slots: int, slot: int) -> dict[str, str
         return {}
     seen = {VISIBLE_CHIPS: ",".join(own)}
     return {**seen, CHIPS_BOUNDS: BOUNDS[len(own)], HOST_BOUNDS: ONE_HOST} if len(own) in BOUNDS else seen
-
-
-def visible_chips(given: Sequence[str]) -> str:
-    """Return the chips that a run has on a node, in order."""
-    return ",".join(sorted(set(given), key=lambda one: (not one.isdecimal(), len(one), one)))
 
 
 def port_environment(kind: Slice | None, tpus: float, ranks: int, local_rank: int) -> dict[str, str]:

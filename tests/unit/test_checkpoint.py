@@ -199,7 +199,7 @@ def test_a_committed_one_that_is_gone_is_the_storages_trouble_and_says_what_to_d
     with pytest.raises(CheckpointDamagedError, match="was committed"), gone.as_directory():
         pass
     with pytest.raises(CheckpointDamagedError, match="was committed"):
-        gone.manifest()  # what data sets are gone on with from it is asked so
+        gone.committed_manifest()  # what data sets are gone on with from it is asked so
     made.files.write(f"{made.path}/model", b"m")
     with pytest.raises(CheckpointDamagedError, match=r"manifest\.json, its seal, is not there any more"):
         gone.to_directory()

@@ -13,10 +13,11 @@ from runfold.events.config import FailureConfig, ScalingConfig
 from runfold.events.slices import Slice, slice_of
 from runfold.events.state import Place, Ready
 from runfold.events.transitions import FailureDecided, RankLaid
+from runfold.workers.devices import in_order
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.placing import demand_of
 from runfold.workers.starting import start_of
-from runfold.workers.tpus import chips_environment, pod_said, port_environment, slices_environment, visible_chips
+from runfold.workers.tpus import chips_environment, pod_said, port_environment, slices_environment
 from support.runs import Run
 
 V4 = slice_of("2x2x2", "v4")
@@ -53,7 +54,7 @@ def test_a_rank_sees_its_chips_alone(chips: str | None, slots: int, slot: int, e
 
 
 def test_chips_are_named_in_order() -> None:
-    assert visible_chips(["10", "2", "0", "2"]) == "0,2,10"
+    assert in_order(["10", "2", "0", "2"]) == "0,2,10"
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ class _TpuLoader(Protocol):
 def load_tpus() -> None:
     """Let torch know of TPUs, and of `tpu_dist`; raises `ImportError` that says how to have that."""
     try:
+        # Private by its name, but what users of torch_tpu call, Ray Train among them: it offers nothing else for that.
         loader = importlib.import_module("torch_tpu._loader")
     except ImportError as error:
         raise ImportError(f"{error}: ranks that have TPUs need torch_tpu, or another backend's name") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from runfold.workers.devices import VISIBLE, in_order
 from runfold.workers.pools.ray.actor import gpus_here
 from runfold.workers.pools.ray.library import Group, Ray
 
@@ -14,5 +15,4 @@ async def gpus_on(ray: Ray, group: Group, bundles: Sequence[int], gpus: float) -
     if gpus <= 0:
         return {}
     asked = [ray.accelerators(gpus_here, group, bundle, gpus) for bundle in bundles]
-    seen = {one for ids in await asyncio.gather(*asked) for one in ids}
-    return {"CUDA_VISIBLE_DEVICES": ",".join(sorted(seen, key=lambda one: (not one.isdigit(), len(one), one)))}
+    return {VISIBLE: in_order(one for ids in await asyncio.gather(*asked) for one in ids)}

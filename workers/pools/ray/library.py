@@ -17,6 +17,7 @@ import msgspec
 from runfold.workers.config import quiet_ray
 from runfold.workers.errors import RunfoldError
 from runfold.workers.pools.ray.leftovers import remove_session, session_of
+from runfold.workers.tpus import TPU
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,7 +265,7 @@ class Ray:
             num_cpus=0,
             num_gpus=gpus,
             scheduling_strategy=_in_bundle(group, bundle),
-            **({"resources": {"TPU": tpus}} if tpus > 0 else {}),
+            **({"resources": {TPU: tpus}} if tpus > 0 else {}),
         )
         return cast("list[str]", await _answer(options.remote()))
 
@@ -334,7 +335,7 @@ def heads_of(name: str, groups: Iterable[Group]) -> list[Group]:
 def own_chips() -> list[str]:
     """Return the ids of the TPU chips that are given to this task."""
     context = cast("_Core", _imported("ray")).get_runtime_context()
-    return list(context.get_accelerator_ids().get("TPU", []))
+    return list(context.get_accelerator_ids().get(TPU, []))
 
 
 def own_gpus() -> list[str]:

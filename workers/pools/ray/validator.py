@@ -15,11 +15,10 @@ from typing import Final
 
 import msgspec
 
-from runfold.events.failures import ErrorInfo
 from runfold.workers.aside import Aside
 from runfold.workers.logs import log_to_stderr
 from runfold.workers.nursery import Nursery
-from runfold.workers.outside import VALIDATE, Order, Question, Said
+from runfold.workers.outside import VALIDATE, Order, Question, Said, unanswered
 from runfold.workers.pools.ray import library
 from runfold.workers.pools.ray.actor import LONELY_AFTER_S, LOOK_EVERY_S
 from runfold.workers.pools.ray.printed import Printed
@@ -78,12 +77,12 @@ class Validator:
     async def said(self) -> bytes:
         """Wait until it is over; return what came of it. Asked again, it says the same."""
         if self._doing is None:
-            return msgspec.msgpack.encode(Over(said=Said(error=_error("NotStarted", "it was never started"))))
+            return msgspec.msgpack.encode(Over(said=unanswered("NotStarted", "it was never started")))
         await asyncio.wait({self._doing})
         if self._doing.cancelled():
-            said = Said(error=_error("Cancelled", "it was ended"))
+            said = unanswered("Cancelled", "it was ended")
         elif (error := self._doing.exception()) is not None:
-            said = Said(error=_error(type(error).__name__, str(error)))
+            said = unanswered(type(error).__name__, str(error))
         else:
             said = self._doing.result()
         if self._over is None:
@@ -136,7 +135,3 @@ class Validator:
         if (group := library.own_group()) is not None:
             await asyncio.to_thread(library.remove_group, group)
         os._exit(0)
-
-
-def _error(kind: str, message: str) -> ErrorInfo:
-    return ErrorInfo(type=kind, message=message, kind="runner")
