@@ -10,13 +10,13 @@ import psutil
 import pytest
 
 from support.commands import Commands, gone
-from support.rayed import NEEDS_RAY, Rank, RayCluster, RayRun, name_of, on_cluster, patiently
+from support.rayed import ON_RAY, Rank, RayCluster, RayRun, name_of, on_cluster, patiently
 from support.victims import kill_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = NEEDS_RAY
+pytestmark = ON_RAY
 
 
 @pytest.fixture(scope="module")

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from support.commands import Commands, Up
-from support.rayed import NEEDS_RAY, PATIENCE_S, RayCluster, RayRun, on_cluster, patiently
+from support.rayed import ON_RAY, PATIENCE_S, RayCluster, RayRun, on_cluster, patiently
 from support.victims import kill_supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = NEEDS_RAY
+pytestmark = ON_RAY
 
 HEAD = "TPU-v4-16-head"
 TPUS = {

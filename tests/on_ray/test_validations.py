@@ -10,14 +10,14 @@ import psutil
 import pytest
 
 from support.commands import Commands, Up, gone
-from support.rayed import NEEDS_RAY, Rank, RayCluster, RayRun, on_cluster, passwords, patiently
+from support.rayed import ON_RAY, Rank, RayCluster, RayRun, on_cluster, passwords, patiently
 from support.victims import kill_supervisor, supervisor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-pytestmark = NEEDS_RAY
+pytestmark = ON_RAY
 TOKEN = "t0ps3cret"
 JUDGED = """
 import os, pathlib, signal, sys, tempfile, time

@@ -25,6 +25,8 @@ NEEDS_RAY = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None,
     reason="ray is not installed here; `make test-ray` has it (pip install 'runfold[ray]')",
 )
+ON_RAY = [NEEDS_RAY, pytest.mark.timeout(600)]
+"""A test waits many times, and each time for processes of a cluster: together they may take longer than others do."""
 SMALL = {"object_store_memory": 80 * 1024 * 1024}
 PATIENCE_S = 90.0
 OURS = ("runfold-", "rank-", "validation")
