@@ -66,18 +66,15 @@ class BrokerClosed(BrokerError):
 class Unanswered(BrokerError):
     """No answer came: the message may or may not have been stored. Sending the same bytes again is safe."""
 
-    def __init__(self, subject: str, why: str) -> None:
-        self.subject = subject
-        self.why = why
-        super().__init__(f"the broker did not answer a message on {subject}: {why}")
+    def __init__(self, subject: str, why: str, *, said: str = "") -> None:
+        super().__init__(said or f"the broker did not answer a message on {subject}: {why}")
 
 
 class BrokerAway(Unanswered):
     """The server was waited for while it was away, and is not back; `str` says what was waited for."""
 
     def __init__(self, text: str) -> None:
-        super().__init__("", text)
-        self.args = (text,)
+        super().__init__("", "", said=text)
 
 
 class ApiRefused(BrokerError):

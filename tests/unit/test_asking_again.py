@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from contextlib import aclosing
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -13,7 +14,7 @@ from runfold import asking
 from runfold.client import ENDED_ALREADY
 from runfold.controller.status import status as status_of
 from runfold.errors import NotAcceptedError, NotFoundError, UnreachableError
-from runfold.events.nats.errors import BrokerError, Unanswered
+from runfold.events.nats.errors import BrokerAway, BrokerError, Unanswered
 from runfold.events.requests import AbortRun
 from support.runs import Run
 from support.virtual import run_virtual
@@ -26,8 +27,16 @@ if TYPE_CHECKING:
     from runfold.locate import Where
 
 WHERE = cast("Where", SimpleNamespace(data_dir="data", stopped=False, was_killed=lambda _: False))
+AWAY = "the service is running, but its broker does not answer"
 REQUEST = AbortRun(id="mine", reason="enough")
 GONE = Unanswered("status", "the connection was lost")
+
+
+def test_a_broker_that_was_away_for_too_long_is_no_answer_with_words_of_its_own() -> None:
+    away = pickle.loads(pickle.dumps(BrokerAway(AWAY)))
+    assert isinstance(away, Unanswered)
+    assert (str(away), away.args) == (AWAY, (AWAY,))
+    assert str(GONE) == "the broker did not answer a message on status: the connection was lost"
 
 
 def ended(*, asked: bool) -> Status:
