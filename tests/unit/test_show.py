@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 
 import pytest
 
 from runfold.cli.command import say_error
 from runfold.cli.get import status_text
 from runfold.cli.show import print_json, print_json_line, print_text, table
+from runfold.config import read_settings
 from runfold.events.entry import Head
 from runfold.events.status import BudgetStatus, ErrorStatus, RankStatus, Status
+from runfold.locate import Where
 
 HOSTILE = "a\x1b[2J\x00\r\x07\x9b31m\u202e\u2028b"
 HARMLESS = r"a\x1b[2J\x00\r\x07\x9b31m\u202e\u2028b"
@@ -43,12 +46,13 @@ def hostile_status() -> Status:
     )
 
 
-def test_a_status_is_shown_on_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    print_text(status_text(hostile_status()))
+def test_a_status_is_shown_on_lines_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    where = Where(data_dir=tmp_path, settings=read_settings({}), named=None, given=("--data", "other runs"))
+    print_text(status_text(hostile_status(), where))
     shown = capsys.readouterr().out
     assert not CONTROL.search(shown)
     assert shown.count(HARMLESS) >= 9
-    assert f"stays off: {HARMLESS} (was taken back); runfold admit digits NODE ends that" in shown
+    assert f"stays off: {HARMLESS} (was taken back); `runfold admit digits NODE --data 'other runs'` ends that" in shown
     assert "second" not in shown
 
 

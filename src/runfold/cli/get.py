@@ -50,7 +50,7 @@ def command(
         stopped = not found.terminal and where.stopped
         if stopped:
             say(f"{stopped_text(where)}.\nThis is as far as the archive goes:")
-        print_text(status_text(found, None if stopped else datetime.now(UTC)))
+        print_text(status_text(found, where, None if stopped else datetime.now(UTC)))
 
 
 def _say_trouble(where: Where, so: str) -> None:
@@ -58,8 +58,11 @@ def _say_trouble(where: Where, so: str) -> None:
         say(f"the broker cannot store all that is said, {so}: {trouble}")
 
 
-def status_text(status: Status, now: datetime | None = None) -> str:
-    """Return a status for people. `now`: a run that goes on is as old as it is then, not as its newest entry was."""
+def status_text(status: Status, asked: Where, now: datetime | None = None) -> str:
+    """Return a status for people, who have it from where was `asked`.
+
+    `now`: a run that goes on is as old as it is then, not as its newest entry was.
+    """
     lines = [f"{status.run}  {status.state} since {status.since}", f"  {status.reason}"]
     facts = [f"attempt {status.attempt}", counted(status.world_size, "rank"), f"{_age_s(status, now):.1f} s"]
     lines.append("  " + ", ".join(facts))
@@ -77,7 +80,7 @@ def status_text(status: Status, now: datetime | None = None) -> str:
     if spent := [_budget(name, one) for name, one in status.budgets.items() if one.spent or one.limit > 0]:
         lines.append(f"  budgets: {', '.join(spent)}")
     if status.excluded_nodes:
-        lines.append(f"  stays off: {_excluded(status)}")
+        lines.append(f"  stays off: {_excluded(status, asked)}")
     lines += [f"  warning: {warning}" for warning in status.warnings]
     if status.quarantined:
         lines.append(f"  QUARANTINED: {status.quarantined}")
@@ -91,11 +94,11 @@ def status_text(status: Status, now: datetime | None = None) -> str:
     return "\n".join(lines)
 
 
-def _excluded(status: Status) -> str:
+def _excluded(status: Status, asked: Where) -> str:
     nodes = status.excluded_nodes
     told = listed([f"{node} ({why})" for node, why in nodes.items()])
     over = any(why != "will be taken back" for why in nodes.values())
-    return f"{told}; runfold admit {status.run} NODE ends that" if over else told
+    return f"{told}; `{asked.hint('admit', status.run, 'NODE')}` ends that" if over else told
 
 
 def _budget(name: str, one: BudgetStatus) -> str:

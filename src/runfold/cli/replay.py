@@ -107,7 +107,7 @@ def _early(where: Where, target: str, *, full: bool) -> Story | None:
     if isinstance(found, Status):
         from runfold.cli.get import status_text  # loads what speaks to a broker
 
-        print_text(status_text(msgspec.structs.replace(found, ranks=()), datetime.now(UTC)))
+        print_text(status_text(msgspec.structs.replace(found, ranks=()), where, datetime.now(UTC)))
         print_text(f"  {counted(found.head.n + 1, 'entry')} are being read\n")
         return None
     if found is not None:
