@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 _FILES: Final = (".toml", ".json")
 _NO_FILES: Final = (".yaml", ".yml")
-_WORKERS: Final = re.compile(r"(?P<low>-?[0-9]{1,18})(?:-(?P<high>[0-9]{1,18}))?")
+WORKERS_DIGITS_MAX: Final = 18
+"""Of each number of ranks: far more than there may be, and far fewer than a number of any length takes to read."""
+_COUNT: Final = rf"[0-9]{{1,{WORKERS_DIGITS_MAX}}}"
+_WORKERS: Final = re.compile(rf"(?P<low>-?{_COUNT})(?:-(?P<high>{_COUNT}))?")
 _TEXTS: Final = ("env", "labels")
 """Fields that map names to text: what is typed for one of them is taken as it stands."""
 

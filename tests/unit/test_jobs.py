@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from runfold import jobs
 from runfold.errors import UsageError
 from runfold.events.job import RUN_ID
 from runfold.ids import new_run_id
@@ -150,6 +151,8 @@ def test_workers_from_to_ask_for_an_elastic_run() -> None:
         ("two", "must be a whole number, or MIN-MAX"),
         ("1-", "must be a whole number, or MIN-MAX"),
         ("", "must be a whole number, or MIN-MAX"),
+        ("9" * jobs.WORKERS_DIGITS_MAX, "world_size_max"),
+        ("9" * (jobs.WORKERS_DIGITS_MAX + 1), "must be a whole number, or MIN-MAX"),
         ("9" * 5000, "must be a whole number, or MIN-MAX"),
         ("4-1", "the fewest come first, as in 1-4"),
         ("0-4", "must be 1 or more, not 0"),
