@@ -13,6 +13,7 @@ from runfold.events.config import (
     Timeouts,
     ValidationSpec,
 )
+from runfold.events.pools import LOCAL_POOL
 from runfold.events.slices import Slice
 from runfold.events.tasks import Task
 from runfold.events.transitions import RankLaid
@@ -131,7 +132,7 @@ class Assignment(Document, frozen=True, kw_only=True):
     attempt: int
     want: Want
     num_workers: int = 0
-    pool: str = "local"
+    pool: str = LOCAL_POOL
     priority: int = 0
     accepted_at: str = ""
     resources: dict[str, float] = {}

@@ -21,6 +21,7 @@ from runfold.events.config import (
 )
 from runfold.events.gates import GATES
 from runfold.events.limits import JOB_MAX_BYTES
+from runfold.events.pools import LOCAL_POOL
 from runfold.events.strict import Refused, decode_strict
 
 RUN_ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -65,7 +66,7 @@ class Job(Document, frozen=True, kw_only=True):
     hooks: HooksConfig = HooksConfig()
     datasets: str | None = None
     warm_restarts: bool = True
-    pool: str = "local"
+    pool: str = LOCAL_POOL
     runtime_env: dict[str, Json] = {}
     env: dict[str, str] = {}
     secret_env: tuple[str, ...] = ()

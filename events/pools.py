@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from runfold.events.base import Document
 
+LOCAL_POOL: Final = "local"
+"""What the pool of one machine is called, unless somebody called it otherwise."""
 SLOTS_MAX_COUNT = 4096
 """Slots of one node."""
 

@@ -17,6 +17,7 @@ from runfold.events.beats import PoolBeat
 from runfold.events.facts import PlaceOffer
 from runfold.events.nats.blobs import Blobs
 from runfold.events.nats.connection import Connection
+from runfold.events.pools import LOCAL_POOL
 from runfold.workers.beside import Beside
 from runfold.workers.capacity import Capacity
 from runfold.workers.desk import Desk, Home, Site
@@ -64,7 +65,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     namespace: str = "runfold"
-    pool: str = "local"
+    pool: str = LOCAL_POOL
     node: str = "local"
     slots: int = 1
     base_dir: str = "."

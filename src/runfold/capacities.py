@@ -12,7 +12,7 @@ from runfold.client import open_client
 from runfold.errors import NoAnswerError, NotAcceptedError, UsageError
 from runfold.events.beats import PoolBeat
 from runfold.events.limits import REQUEST_TIMEOUT_S
-from runfold.events.pools import CapacitySet
+from runfold.events.pools import LOCAL_POOL, CapacitySet
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Collection
@@ -22,25 +22,29 @@ if TYPE_CHECKING:
     from runfold.events.pools import SetCapacity
     from runfold.locate import Address
 
-LOCAL: Final = "local"
-"""What the pool of one machine is called, unless somebody called it otherwise."""
 ASK_AGAIN_S: Final = 1.0
 HEAR_S: Final = 2.0
 """A supervisor beats once a second."""
+NOBODY_HEARD: Final = "no supervisor was heard; start one with `runfold up`"
 
 
-async def set_capacity(address: Address, pool: str, wish: SetCapacity) -> CapacitySet:
-    """Ask a pool for another capacity, again and again until it answers; return its answer.
+async def set_capacity(address: Address, pool: str | None, wish: SetCapacity) -> tuple[str, CapacitySet]:
+    """Ask a pool for another capacity, again and again until it answers; return its name and its answer.
+
+    Where none is named, this machine's is meant if it is there, else the only one (see `chosen`).
 
     Raises:
         NotAcceptedError: it will not; the reason says why.
         NoAnswerError: no supervisor of this pool answered.
+        UsageError: none is named, and there are several.
     """
     async with open_client(address) as client:
+        if pool is None:
+            pool = chosen(await _heard(client, until=LOCAL_POOL))
         answer = await _answer(client, pool, wish)
     if not answer.done:
         raise NotAcceptedError(f"pool {pool}: {answer.reason}. Nothing was changed")
-    return answer
+    return pool, answer
 
 
 async def _answer(client: Client, pool: str, wish: SetCapacity) -> CapacitySet:
@@ -97,17 +101,30 @@ def chosen(pools: Collection[str]) -> str:
         NoAnswerError: none was heard.
         UsageError: there are several.
     """
-    if LOCAL in pools:
-        return LOCAL
+    if LOCAL_POOL in pools:
+        return LOCAL_POOL
     if not pools:
-        raise NoAnswerError("no supervisor was heard; start one with `runfold up`")
+        raise NoAnswerError(NOBODY_HEARD)
     if len(pools) > 1:
         raise UsageError(f"--pool: say which: {', '.join(sorted(pools))}")
     return next(iter(pools))
 
 
-async def heard_pools(address: Address, until: str | None = None) -> dict[str, PoolBeat]:
-    """Return the pools whose supervisors beat, by name: all that are heard within `HEAR_S`, or until one is."""
+async def heard_pools(address: Address) -> dict[str, PoolBeat]:
+    """Return the pools whose supervisors beat, by name.
+
+    Raises:
+        NoAnswerError: none was heard.
+    """
+    async with open_client(address) as client:
+        pools = await _heard(client)
+    if not pools:
+        raise NoAnswerError(NOBODY_HEARD)
+    return pools
+
+
+async def _heard(client: Client, until: str | None = None) -> dict[str, PoolBeat]:
+    """Return all pools that are heard within `HEAR_S`, or until one is."""
     pools: dict[str, PoolBeat] = {}
     found = asyncio.Event()
 
@@ -120,11 +137,12 @@ async def heard_pools(address: Address, until: str | None = None) -> dict[str, P
         if beat.pool == until:
             found.set()
 
-    async with open_client(address) as client:
-        subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
+    subscription = await client.connection.subscribe(client.names.subjects.pool_beat("*"), hear)
+    try:
         async for _ in _turns(client):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEAR_S):
                     await found.wait()
+    finally:
         await client.connection.unsubscribe(subscription)
     return pools

@@ -8,6 +8,7 @@ from typing import Final, cast
 
 from runfold.events.base import Json
 from runfold.events.config import CheckpointConfig, Config, FailureConfig, Timeouts, check_flags
+from runfold.events.pools import LOCAL_POOL
 from runfold.workers.callbacks import Callback
 
 GONE: Final = {
@@ -19,8 +20,6 @@ GONE: Final = {
     "logging_config": "ranks log as Python's logging is set in them; all they print is kept; see `runfold logs`",
 }
 """Fields of the peer that say so when they are set, and what to use instead."""
-
-LOCAL: Final = "local"
 
 
 class RunConfig(Config, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     metrics_ranks: str = "zero"
     warm_restarts: bool = True
-    pool: str = LOCAL
+    pool: str = LOCAL_POOL
     priority: int = 0
     data_dir: str | PathLike[str] | None = None
     server: str | None = None
@@ -95,7 +94,7 @@ class RunConfig(Config, frozen=True, kw_only=True):
             if getattr(self, name) is not None:
                 raise DeprecationWarning(f"RunConfig({name}=…) is gone: {instead}")
         for name in self.worker_runtime_env or {}:
-            if name != "env_vars" and self.pool == LOCAL:
+            if name != "env_vars" and self.pool == LOCAL_POOL:
                 raise ValueError(
                     f"worker_runtime_env: {name!r} is not done by runfold on its own machine: ranks have what the "
                     "supervisor has; only env_vars is taken, as RunConfig(env=…) is. A Ray cluster does it: pool='ray'"

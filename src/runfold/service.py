@@ -20,6 +20,7 @@ from runfold.events.nats.files import CONNECTION_FILE, write_connection
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.settings import LOOPBACK
 from runfold.events.nats.streams import provision
+from runfold.events.pools import LOCAL_POOL
 from runfold.locate import STORAGE_FOLDER, Address
 from runfold.restarts import Backoff, Restarts
 from runfold.servicelock import lock_service
@@ -57,7 +58,7 @@ class Plan:
     namespace: str
     slots: int
     node: str = "local"
-    pool: str = "local"
+    pool: str = LOCAL_POOL
     once: bool = False
     controllers_count: int = 1
     storage_dir: Path | None = None

@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from runfold.capacities import LOCAL, chosen, heard_pools, set_capacity
+from runfold.capacities import heard_pools, set_capacity
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
 from runfold.cli.show import print_json, print_text
-from runfold.errors import NoAnswerError, UsageError
+from runfold.errors import UsageError
 from runfold.events.pools import SLOTS_MAX_COUNT, SetCapacity
 from runfold.events.subjects import is_token
 from runfold.ids import new_request_id
@@ -52,8 +52,6 @@ def command(
     address = where.required_service()
     if what == "":
         pools = asyncio.run(heard_pools(address))
-        if not pools:
-            raise NoAnswerError("no supervisor was heard; start one with `runfold up`")
         if output == "json":
             print_json([{**msgspec.to_builtins(beat), "nodes": beat.all_nodes} for _, beat in sorted(pools.items())])
             return
@@ -61,8 +59,7 @@ def command(
             print_text(f"{name}: {_words(beat.all_nodes)}; {beat.free} free; runs: {', '.join(beat.runs) or 'none'}")
         return
     wish = _wish(what, slots, node, pool, within, where.settings.user)
-    pool = pool or chosen(asyncio.run(heard_pools(address, until=LOCAL)))
-    answer = asyncio.run(set_capacity(address, pool, wish))
+    pool, answer = asyncio.run(set_capacity(address, pool, wish))
     if output == "json":
         print_json(msgspec.to_builtins(answer))
         return

@@ -14,6 +14,7 @@ from runfold.cli.killed import say_killed
 from runfold.cli.show import print_json_line, print_text
 from runfold.errors import UsageError
 from runfold.events.job import RUN_ID
+from runfold.events.pools import LOCAL_POOL
 from runfold.events.subjects import is_token
 from runfold.locate import find
 from runfold.service import Plan, Service
@@ -73,7 +74,7 @@ ListenOption = Annotated[
 def command(
     slots: SlotsOption = None,
     node: NodeOption = "local",
-    pool: PoolOption = "local",
+    pool: PoolOption = LOCAL_POOL,
     nodes: NodesOption = 1,
     label: LabelOption = None,
     ray_address: RayOption = None,
