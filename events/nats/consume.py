@@ -121,7 +121,7 @@ class Follower:
             await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
                 self._failed.result()
-            return self._caught_up.is_set()
+            return waiting.done()  # it was: what came since, or a silent server, is no reason to have waited in vain
         finally:
             waiting.cancel()
 

@@ -59,6 +59,24 @@ async def test_nothing_stored_is_caught_up(broker: BrokerForTest) -> None:
     await follower.close()
 
 
+async def test_who_waits_hears_of_it_though_more_has_come_by_then(
+    broker: BrokerForTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between a message and who waits for it the loop runs others: on a machine that stood still, all that is due."""
+
+    class Fleeting(asyncio.Event):
+        def set(self) -> None:
+            super().set()
+            self.clear()
+
+    admin = await broker.connect(Role.ADMIN)
+    follower = Follower(admin, broker.names.log, [broker.names.subjects.log("r")], lambda _: None)
+    monkeypatch.setattr(follower, "_caught_up", Fleeting())
+    follower.start()
+    assert await follower.wait_caught_up(ANSWER_TIMEOUT_S)
+    await follower.close()
+
+
 @pytest.mark.parametrize("end", ["kill", "freeze"])
 async def test_nothing_is_lost_or_doubled_over_an_outage(broker: BrokerForTest, end: str) -> None:
     admin = await broker.connect(Role.ADMIN)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
-from runfold.events.log import Appended
+from runfold.events.entry import hash_entry
+from runfold.events.log import Appended, LogUnavailable
 from runfold.events.nats.api import Api
 from runfold.events.nats.broker import find_nats_server
 from runfold.events.nats.connection import connect
@@ -24,6 +25,7 @@ from runfold.events.nats.files import AdminFile
 from runfold.events.nats.log import JetStreamLog
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.serverconf import deployed_accounts
+from runfold.events.nats.settings import choose_port
 from runfold.events.nats.streams import check, provision
 from support.broker import ANSWER_TIMEOUT_S
 from support.waiting import until
@@ -43,12 +45,11 @@ def url(role: Role, port: int) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that were free a moment ago."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+    """Return ports that are free, and that no connection is given meanwhile."""
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(choose_port())
+    return list(ports)
 
 
 @contextmanager
@@ -118,7 +119,8 @@ async def test_one_node_is_prepared_by_the_documented_command(tmp_path: Path) ->
 
 
 async def test_three_nodes_hold_streams_and_append(tmp_path: Path) -> None:
-    ports, route_ports = free_ports(3), free_ports(3)
+    chosen = free_ports(6)
+    ports, route_ports = chosen[:3], chosen[3:]
     configs: list[Path] = []
     for node, port, route_port in zip((1, 2, 3), ports, route_ports, strict=True):
         on_loopback(tmp_path / f"n{node}", "nats-cluster/common.conf", port, route_port)
@@ -139,10 +141,26 @@ async def test_three_nodes_hold_streams_and_append(tmp_path: Path) -> None:
             return True
 
         await until(provisioned, patience_s=120)
-        await check(api, Names())
         log = JetStreamLog(admin, "r", append_timeout_s=ANSWER_TIMEOUT_S)
-        for n in range(3):
-            outcome = await log.append(b"entry %d" % n, n=n, digest=f"d{n}", prev="", last_sequence=n)
+
+        async def appended(n: int) -> bool:
+            data = b"entry %d" % n
+            try:
+                outcome = await log.append(data, n=n, digest=hash_entry(data), prev="", last_sequence=n)
+            except LogUnavailable:
+                return False  # a node that stood still is no leader any more: the same call is made again
             assert outcome == Appended(sequence=n + 1)
-        assert [stored.data async for stored in log.read()] == [b"entry 0", b"entry 1", b"entry 2"]
+            return True
+
+        for number in range(3):
+            await until(partial(appended, number))
+
+        async def read() -> bool:
+            try:
+                return [stored.data async for stored in log.read()] == [b"entry 0", b"entry 1", b"entry 2"]
+            except LogUnavailable:
+                return False
+
+        await until(read)
+        await check(api, Names())
         await admin.close()

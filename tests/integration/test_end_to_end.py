@@ -103,6 +103,9 @@ async def test_runs_wait_for_room_and_say_so(user: Commands) -> None:
     after = job_from("jobs.py:ok", workers=3, working_dir=str(user.folder))
     async with client_of(user) as client:
         await client.submit(waiting)
+        async with follow_run(client, str(waiting.id)) as first:
+            # Only now: which of two runs finds its places first is chance.
+            await until(lambda: first.state is not None and name(first.state) == "running", RUN_TIMEOUT_S)
         await client.submit(after)
         async with follow_run(client, str(after.id)) as following:
 

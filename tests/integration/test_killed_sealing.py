@@ -20,6 +20,7 @@ from runfold.workers.layout import MANIFEST, Manifest, StorageSpec
 from runfold.workers.storage import open_storage
 from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.deadly import KEEPER, RUNNER, DeadlyFiles
+from support.waiting import until_seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,8 +93,7 @@ def trainer(up: Commands, folder: Path, victim: str, at: int, *, held: bool = Fa
 
 def committed(up: Commands, run: str) -> list[str]:
     """What was committed, in order, once the run's archive is closed."""
-    while not (up.data / "archive" / run / "last.json").exists():
-        time.sleep(0.01)
+    until_seen((up.data / "archive" / run / "last.json").exists, COMMAND_TIMEOUT_S)
     said = [item for entry in load(run, data_dir=up.data).entries for item in entry.transitions]
     return [item.name for item in said if isinstance(item, CheckpointCommitted)]
 
@@ -132,10 +132,14 @@ def test_the_last_checkpoint_of_a_runner_that_is_lost_when_its_ranks_have_return
     training = trainer(up, tmp_path, RUNNER, CALLS["reading the part of rank 1"], held=True)
     with ThreadPoolExecutor(1) as threads:
         fitting = threads.submit(training.fit)
-        while not (tmp_path / "marks" / "held").exists() or phases(up, training.run_id) != {"returned"}:
-            assert not fitting.done()
-        os.kill(int((tmp_path / "marks" / "held").read_text()), signal.SIGKILL)
-        result = fitting.result(COMMAND_TIMEOUT_S)
+        try:
+            until_seen(lambda: fitting.done() or (tmp_path / "marks" / "held").exists(), COMMAND_TIMEOUT_S)
+            until_seen(lambda: fitting.done() or phases(up, training.run_id) == {"returned"}, COMMAND_TIMEOUT_S)
+            os.kill(int((tmp_path / "marks" / "held").read_text()), signal.SIGKILL)
+            result = fitting.result(COMMAND_TIMEOUT_S)
+        finally:
+            if not fitting.done():
+                up("abort", training.run_id)  # else it would be waited for without an end
     assert (result.state, result.attempts, result.return_value) == ("finished", 1, 0)
     names = [f"checkpoint_{index:06d}_1" for index in range(3)]
     assert committed(up, result.run) == listed(tmp_path) == names
@@ -143,7 +147,6 @@ def test_the_last_checkpoint_of_a_runner_that_is_lost_when_its_ranks_have_return
 
 def phases(up: Commands, run: str) -> set[str]:
     """What the ranks of a run are said to do."""
-    done = up("get", run, "-o", "json")
-    ranks = done.document["ranks"] if done.code == 0 else []
+    ranks = up.status(run)["ranks"]
     assert isinstance(ranks, list)
     return {rank["phase"] for rank in ranks}

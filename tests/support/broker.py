@@ -72,9 +72,11 @@ class BrokerForTest:
 
     async def close(self) -> None:
         """Close the connections, then stop the server."""
-        for connection in self._connections:
-            await connection.close()
-        self.running.stop()
+        try:
+            for connection in self._connections:
+                await connection.close()
+        finally:
+            self.running.stop()
 
 
 @pytest_asyncio.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +53,8 @@ class ControllerProcess:
     async def close(self) -> None:
         """End it, whatever it does."""
         if self._child.pid and self._child.exit_code is None:
-            self.signal(signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has ended since
+                self.signal(signal.SIGKILL)
             await self._child.wait()
         await self._child.stop(STOP_PATIENCE_S)
 

@@ -18,11 +18,13 @@ from runfold.workers.backends import Meet, NoBackend, Place
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+PATIENCE_S = 60.0
+
 
 def held_port(addr: str) -> socket.socket:
     """Listen on a free port, which stays this process's."""
     held = socket.create_server((addr, 0))
-    held.settimeout(10.0)
+    held.settimeout(PATIENCE_S)
     return held
 
 
@@ -42,7 +44,7 @@ class Jax(NoBackend):
         said = f"{self.place.addr}:{coordinator.getsockname()[1]}".encode() if coordinator is not None else None
         address, _, port = meet(said).decode().rpartition(":")
         if coordinator is None:
-            with socket.create_connection((address, int(port)), timeout=10.0) as link:
+            with socket.create_connection((address, int(port)), timeout=PATIENCE_S) as link:
                 link.sendall(bytes([self.place.rank]))
             met = [self.place.rank]
         else:
@@ -103,7 +105,7 @@ class XGBoost(NoBackend):
 
     @contextmanager
     def _communicator(self) -> Iterator[None]:
-        socket.create_connection((self.place.addr, int(self.arguments["port"])), timeout=10.0).close()
+        socket.create_connection((self.place.addr, int(self.arguments["port"])), timeout=PATIENCE_S).close()
         os.environ["TOY_XGBOOST"] = self.arguments["task_id"]
         try:
             yield
