@@ -126,7 +126,9 @@ class Desk:
     def _seen(self, runner: Watched) -> RunnerHere:
         """Return what is known of a runner. One that was ended for its places is missed at once, however it ended."""
         here = runner.here
-        return here if runner.node not in self._taken else replace(here, code=None, signal=None, orderly=False)
+        if runner.node not in self._taken:
+            return here
+        return replace(here, code=None, signal=None, orderly=False, unseen=False)
 
     @property
     def holds(self) -> bool:

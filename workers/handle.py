@@ -16,7 +16,7 @@ from runfold.workers.channel import RankChannel
 from runfold.workers.errors import LinkError, SpawnError
 from runfold.workers.limits import LINK_DRAIN_TIMEOUT_S
 from runfold.workers.link import Failed, FromRank, FromRunner, Imported, Returned, Start
-from runfold.workers.processes import Exit
+from runfold.workers.processes import Exit, is_dead
 from runfold.workers.spawner import Child, Spawner
 from runfold.workers.stackdump import STACK_DUMP_SIGNAL
 from runfold.workers.stacks import Look, StacksFile, look
@@ -224,8 +224,8 @@ class RankHandle:
             error = link.result()
             if error is None:
                 await asyncio.wait([process], timeout=LINK_DRAIN_TIMEOUT_S)
-                if process.done():
-                    return None
+                if process.done() or is_dead(self.pid):
+                    return None  # its fork server has yet to say how it ended
                 error = LinkError("the rank closed its link, by which it reports, and went on")
             with contextlib.suppress(SpawnError):
                 await self.kill()

@@ -143,6 +143,7 @@ class RunnerProcess:
             signal=ended.signal if ended is not None else None,
             reason=self._reason,
             told=self.told,
+            unseen=ended is not None and not ended.known,
         )
 
     @property

@@ -20,7 +20,7 @@ class RunnerHere(Value, frozen=True, kw_only=True):
     """A runner of the run. `ended_s` is when its end was seen; `code` and `signal` how, as far as known.
 
     `told` is the attempt in which its end was told: a later attempt on the same places has to hear of it too.
-    `orderly`: it took its place's file away before it ended.
+    `orderly`: it took its place's file away before it ended. `unseen`: it ended, and nobody could see how.
     """
 
     node: str
@@ -30,11 +30,12 @@ class RunnerHere(Value, frozen=True, kw_only=True):
     reason: str = ""
     told: int = 0
     orderly: bool = False
+    unseen: bool = False
 
     @property
     def as_told(self) -> bool:
-        """Whether it ended as one does that was told to."""
-        return self.code == 0 or self.orderly
+        """Whether it ended as one does that was told to, or may have."""
+        return self.code == 0 or self.orderly or self.unseen
 
 
 class RunHere(Value, frozen=True, kw_only=True):

@@ -6,11 +6,14 @@ import os
 import signal
 from typing import TYPE_CHECKING
 
+import pytest
+
 from runfold.workers import processes
 from runfold.workers.link import Entered, Report
 from runfold.workers.spawner import Spawner
 from runfold.workers.zygote import Role
 from support.ranks import Group, run_one, start_of, until_gone, write_job
+from support.waiting import within
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +27,26 @@ async def test_sigterm_ends_a_rank_at_once(spawner: Spawner, tmp_path: Path) -> 
     (end,) = await group.wait()
     assert end.exit.signal == signal.SIGTERM
     assert not await group.handles[0].kill()
+
+
+async def test_a_rank_whose_end_its_fork_server_has_yet_to_tell_did_not_close_its_link_and_go_on(
+    spawner: Spawner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runfold.workers.handle.LINK_DRAIN_TIMEOUT_S", 0.1)
+    write_job(tmp_path, "import time\ndef train(): time.sleep(600)\n")
+    group = await Group(spawner, start_of(tmp_path)).start()
+    await group.until(Entered)
+    (handle,) = group.handles
+    os.kill(spawner.pid, signal.SIGSTOP)
+    try:
+        os.kill(handle.pid, signal.SIGKILL)
+        await until_gone(handle.pid, handle.started)
+        assert await within(30, handle._watch_link()) is None
+    finally:
+        os.kill(spawner.pid, signal.SIGCONT)
+    monkeypatch.undo()
+    (end,) = await group.wait()
+    assert (end.exit.signal, end.link_error) == (signal.SIGKILL, None)
 
 
 async def test_what_a_rank_has_started_dies_with_it(spawner: Spawner, tmp_path: Path) -> None:

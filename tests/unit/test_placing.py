@@ -106,6 +106,14 @@ def test_a_runner_that_ended_as_if_told_to_is_given_a_moment() -> None:
     assert late.steps == (SayLost(node="local", code=0, reason="why"),)
 
 
+def test_a_runner_of_which_nobody_saw_how_it_ended_may_have_been_told_to_and_is_given_that_moment_too() -> None:
+    fresh = replace(ended(None), unseen=True)
+    assert todo(assignment("train"), RunHere(held=1, runners=(fresh,))) == Placing(wake_at=NOW + EARLY_END_PATIENCE_S)
+    assert todo(assignment("stop"), RunHere(held=1, runners=(fresh,))).steps == (Free(), SayReleased())
+    late = replace(fresh, ended_s=NOW - EARLY_END_PATIENCE_S)
+    assert todo(assignment("train"), RunHere(held=1, runners=(late,))).steps == (SayLost(node="local", reason="why"),)
+
+
 def test_places_that_nobody_here_holds_are_told_as_lost_once_an_attempt() -> None:
     steps = todo(assignment("train"), RunHere()).steps
     assert [(type(step), step.node, step.orphan) for step in steps if isinstance(step, SayLost)] == [
