@@ -15,13 +15,13 @@ import pytest
 from runfold.events.facts import PlaceOffer
 from runfold.workers.hatchery import Hatchery, launch_zygote
 from runfold.workers.pipe import RunnerSpec
-from runfold.workers.places import find_places, socket_path
 from runfold.workers.pools.labels import NODE_LABEL
 from runfold.workers.pools.local import Demand, Granted
 from runfold.workers.pools.machine import MachinePool
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pools.ray.pool import open_ray_pool
 from support.rayed import NEEDS_RAY, OURS, RayCluster, name_of
+from support.supervisors import alive as is_alive
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -95,9 +95,10 @@ class Rig:
         started = self.pool.start(spec, self.woken.set)
         await until(lambda: any(name_of(one) == RUNNER for one in self.below()), PATIENCE_S)
         if spec.places_dir is not None:
-            # One whose supervisor goes before there is a door to knock at ends with it.
+            # One whose supervisor goes before there is a door to knock at ends with it. The folder is only looked into:
+            # who looks for places holds each for an instant, in which the runner may find its own taken.
             folder = Path(spec.places_dir)
-            await until(lambda: any(socket_path(path).exists() for path, _ in find_places(folder)), PATIENCE_S)
+            await until(lambda: any(folder.glob("*.sock")), PATIENCE_S)
         return started, spec
 
     def runner_process(self) -> psutil.Process:
@@ -125,7 +126,7 @@ def demand(run: str, num_workers: int, **changes: object) -> Demand:
 
 
 def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return [one for one in processes if is_alive(one)]
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ import pytest
 
 from runfold.events.facts import Placed, PreemptionNoticed, RankExited, Released, Reported, RunnerLost, RunnerReady
 from runfold.events.nats.names import Role
+from runfold.workers import supervisor
 from runfold.workers.facts import Facts
+from support.rayed import name_of
 from support.supervisors import alive, all_gone
-from support.waiting import until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -142,7 +143,7 @@ async def test_the_death_of_the_supervisor_ends_all_it_started(broker: BrokerFor
     from support.scripted import Scripted, work
 
     code = "from support.serve import main; main()"
-    supervisor = await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
         code,
@@ -150,8 +151,8 @@ async def test_the_death_of_the_supervisor_ends_all_it_started(broker: BrokerFor
         env={"PYTHONPATH": ":".join(path for path in sys.path if path)},
     )
     config = {"url": broker.running.url(Role.WORKER), "slots": 2, "base_dir": str(tmp_path)}
-    if supervisor.stdin is not None:
-        supervisor.stdin.write(msgspec.json.encode(config) + b"\n")
+    if process.stdin is not None:
+        process.stdin.write(msgspec.json.encode(config) + b"\n")
     write_job(tmp_path, SLEEPS)
     run = Scripted(await broker.connect(Role.CONTROLLER), "digits-1", work("job.py:train", str(tmp_path)))
     try:
@@ -159,14 +160,18 @@ async def test_the_death_of_the_supervisor_ends_all_it_started(broker: BrokerFor
         run.train()
         await run.heard(Reported, rank=0)
         await run.heard(Reported, rank=1)
-        below = psutil.Process(supervisor.pid).children(recursive=True)
-        assert {"runfold-zygote", "runfold-runner", "runfold-spawner", "rank-0", "rank-1"} <= {p.name() for p in below}
-        supervisor.send_signal(signal.SIGKILL)
-        await supervisor.wait()
-        await until(lambda: not any(process.is_running() for process in below))
+        below = psutil.Process(process.pid).children(recursive=True)
+        named = {name_of(one) for one in below}
+        assert {"runfold-zygote", "runfold-runner", "runfold-spawner", "rank-0", "rank-1"} <= named
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        await all_gone(below)
         assert [(fact.signal, fact.asked) for fact in await run.ended(2)] == [(15, True), (15, True)]
     finally:
         await run.close()
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
 
 
 async def test_a_supervisor_that_can_say_nothing_of_a_run_any_more_ends(
@@ -176,6 +181,7 @@ async def test_a_supervisor_that_can_say_nothing_of_a_run_any_more_ends(
         raise RuntimeError(f"a bug in what is said of {facts.run}")
 
     monkeypatch.setattr(Facts, "_publish", breaks)
+    monkeypatch.setattr(supervisor, "SETTLE_TIMEOUT_S", 0.1)  # nothing comes of it
     run = await pool.asked("digits-1", "def train(): pass")
     placing = asyncio.create_task(run.place())
     with pytest.raises(RuntimeError, match="a bug in what is said of digits-1"):

@@ -20,8 +20,8 @@ from runfold.events.facts import (
 )
 from runfold.workers.places import Place, PlaceLock, find_places
 from runfold.workers.processes import start_time
-from support.supervisors import alive, all_gone
-from support.waiting import until
+from support.supervisors import alive, all_gone, suspended
+from support.waiting import PATIENCE_S, until, within
 
 if TYPE_CHECKING:
     from support.supervisors import Machine
@@ -153,7 +153,8 @@ async def test_places_that_the_log_does_not_know_are_cleared_and_asked_for_again
     await machine.supervisor()
     await run.heard(Placed, incarnation=2)
     await run.heard(RunnerReady, incarnation=2)
-    assert not any(alive(process) for process in old)
+    assert not alive(old[0])
+    await all_gone(old)
     assert machine.runner().pid != old[0].pid
 
 
@@ -163,7 +164,7 @@ async def test_a_runner_whose_run_is_over_is_ended_by_the_heir(machine: Machine)
     run.train()
     await run.heard(Reported, rank=1)
     family = machine.below(machine.runner())
-    family[0].suspend()
+    await suspended(family[0])
     await machine.kill(first)
     run.want("gone")
     heir = await machine.supervisor()
@@ -179,7 +180,7 @@ async def test_an_orderly_stop_leaves_nothing_and_an_end_of_the_parent_leaves_th
     runner = machine.runner()
     assert first.stdin is not None
     first.stdin.close()
-    await first.wait()
+    await within(PATIENCE_S, first.wait())
     assert alive(runner)
     heir = await machine.supervisor()
     await until(lambda: run.joined("pool-local") == 2)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from runfold.events.assignment import Rendezvous
 from runfold.events.facts import RankFailed, RankReturned, RankStarted, RunnerLost, RunnerReady
+from support.rayed import name_of
 
 if TYPE_CHECKING:
     from support.pool import PoolForTest
@@ -28,7 +29,7 @@ async def test_ranks_of_two_nodes_meet_and_meet_again_at_the_next_held_port(wide
     run.train()
     await run.heard(RankFailed, rank=3)
     first = next(fact for fact in run.of(RunnerReady) if fact.node == run.places[0].node)
-    following = run.of(RankStarted, rank=0)[0].next_port
+    following = (await run.heard(RankStarted, rank=0)).next_port
     assert following is not None
     assert following != first.port
     run.train(attempt=2, rendezvous=Rendezvous(addr=first.addr, port=following))
@@ -65,7 +66,7 @@ async def test_the_loss_of_one_node_is_told_and_breaks_the_others_collectives(wi
     started = run.of(RankStarted)
     far = next(fact.source for fact in started if fact.rank == 3)
     parents = {process.pid: process for process in wide_pool.named("runfold-runner")}
-    runner = next(p for pid, p in parents.items() if any(c.name() == "rank-3" for c in p.children(recursive=True)))
+    runner = next(p for pid, p in parents.items() if any(name_of(c) == "rank-3" for c in p.children(recursive=True)))
     runner.kill()
     lost = await run.heard(RunnerLost)
     assert lost.node == far

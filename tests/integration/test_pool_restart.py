@@ -20,6 +20,8 @@ from runfold.events.facts import (
     RunnerLost,
     RunnerReady,
 )
+from support.rayed import name_of
+from support.supervisors import all_gone, suspended
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -206,7 +208,7 @@ async def test_a_rank_that_is_stopped_is_replaced_and_never_wakes(pool: PoolForT
     run.train()
     await run.heard(RankFailed, rank=1)
     stopped = psutil.Process(run.of(RankStarted, rank=0)[0].pid)
-    stopped.suspend()
+    await suspended(stopped)
     run.train(attempt=2)
     await run.heard(RankReturned, count=2, attempt=2)
     assert not stopped.is_running()
@@ -232,11 +234,11 @@ async def test_a_runner_whose_name_is_given_to_another_wakes_up_and_ends_with_it
     await run.heard(Reported, rank=1)
     (runner,) = pool.named("runfold-runner")
     family = [runner, *runner.children(recursive=True)]
-    runner.suspend()
+    await suspended(runner)
     run.give("local", "another")
     before = len(run.messages)
     runner.resume()
-    await until(lambda: not any(process.is_running() for process in family))
+    await all_gone(family)
     said = [fact for data in run.messages[before:] for fact in msgspec.json.decode(data, type=FactMessage).facts]
     assert {fact.incarnation for fact in said if fact.source == "local"} <= {1}
     assert not run.of(Reported, incarnation=2)
@@ -248,12 +250,12 @@ async def test_a_runner_whose_place_is_given_up_wakes_up_and_ends_with_its_ranks
     await run.heard(Reported, rank=3)
     far = run.of(Reported, rank=3)[0].source
     runners = wide_pool.named("runfold-runner")
-    runner = next(one for one in runners if "rank-3" in {child.name() for child in one.children(recursive=True)})
+    runner = next(one for one in runners if "rank-3" in {name_of(child) for child in one.children(recursive=True)})
     family = [runner, *runner.children(recursive=True)]
-    runner.suspend()
+    await suspended(runner)
     run.want("stop", places=tuple(place for place in run.places if place.source != far))
     run.train(attempt=2)
     await run.heard(Reported, rank=0, attempt=2)
     runner.resume()
-    await until(lambda: not any(process.is_running() for process in family))
+    await all_gone(family)
     assert not run.of(Reported, source=far, attempt=2)

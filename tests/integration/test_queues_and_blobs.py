@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import nats
 import pytest
 
+from runfold.events import limits
 from runfold.events.nats.blobs import CHUNK_MAX_BYTES, Blobs, blob_digest
 from runfold.events.nats.errors import BlobDamaged, BlobMissing
 from runfold.events.nats.jobs import JobMessage, Jobs
@@ -31,7 +32,11 @@ async def take(jobs: Jobs) -> JobMessage:
                 return job
 
 
-async def test_each_job_is_taken_once_in_order(broker: BrokerForTest) -> None:
+async def test_each_job_is_taken_once_in_order(bare_broker: BrokerForTest, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = bare_broker
+    # None is handed out again meanwhile, however long this takes.
+    monkeypatch.setattr(limits, "JOBS_ACK_WAIT_S", 600.0)
+    await broker.provision()
     client = await broker.connect(Role.CLIENT)
     subject = broker.names.subjects.jobs
     for text in (b"one", b"two", b"three"):
@@ -100,10 +105,12 @@ async def test_missing_and_damaged_blobs_are_said(broker: BrokerForTest) -> None
 async def test_other_clients_of_the_object_store_read_blobs(broker: BrokerForTest) -> None:
     data = b"x" * (2 * CHUNK_MAX_BYTES + 5)
     digest = await Blobs(await broker.connect(Role.CLIENT)).put(data)
-    plain = await nats.connect(broker.running.url(Role.ADMIN))
-    store = await plain.jetstream().object_store(broker.names.blobs_bucket)
-    assert (await store.get(digest)).data == data
-    await plain.close()
+    plain = await nats.connect(broker.running.url(Role.ADMIN), connect_timeout=int(ANSWER_TIMEOUT_S))
+    try:
+        store = await plain.jetstream(timeout=ANSWER_TIMEOUT_S).object_store(broker.names.blobs_bucket)
+        assert (await store.get(digest)).data == data
+    finally:
+        await plain.close()
 
 
 async def test_output_is_kept_per_attempt_and_rank(broker: BrokerForTest) -> None:

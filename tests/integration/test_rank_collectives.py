@@ -37,14 +37,15 @@ async def test_a_timeout_names_the_missing_ranks_and_the_others_stay_in_step(spa
     write_job(
         tmp_path,
         """
-        import time
+        import pathlib, time
         def train():
             rank = runfold.get_context().get_world_rank()
-            if rank == 2:
-                time.sleep(1.5)
+            while rank == 2 and not all(pathlib.Path(f"told-{other}").exists() for other in (0, 1)):
+                time.sleep(0.01)
             try:
-                runfold.barrier(timeout_s=0.5)
+                runfold.barrier(timeout_s=5)
             except TimeoutError as error:
+                pathlib.Path(f"told-{rank}").touch()
                 told = [type(error).__name__, list(error.missing_ranks), str(error)]
             runfold.barrier(timeout_s=60)
             return told

@@ -133,8 +133,10 @@ async def test_the_end_of_an_ordinary_program_is_kept(spawner: Spawner, tmp_path
             pool = ThreadPoolExecutor(2)
             pool.submit(print, "pooled").result()
             atexit.register(print, "at exit")
-            threading.Thread(target=lambda: (time.sleep(0.05), print("thread"))).start()
+            written = threading.Event()
+            threading.Thread(target=lambda: (written.wait(), time.sleep(0.05), print("thread"))).start()
             sys.stdout.write("no line end")
+            written.set()
         """,
     )
     end, group = await run_one(spawner, start_of(tmp_path))
@@ -278,8 +280,8 @@ async def test_an_interrupted_report_leaves_the_link_whole(spawner: Spawner, tmp
             signal.signal(signal.SIGALRM, interrupt)
             sent = 0
             for i in range(400):
-                signal.setitimer(signal.ITIMER_REAL, 0.001 + (i % 7) * 0.0005)
                 try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.001 + (i % 7) * 0.0005)
                     while True:
                         runfold.report({"text": "x" * 60_000})
                         sent += 1

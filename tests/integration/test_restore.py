@@ -139,8 +139,12 @@ async def test_a_quarantined_run_is_stopped_by_force_and_may_still_be_restored(
         assert again.newer_than(forced)
 
 
-async def test_force_is_for_runs_that_nobody_decides_for(broker: BrokerForTest, tmp_path: Path) -> None:
+async def test_force_is_for_runs_that_nobody_decides_for(
+    broker: BrokerForTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     observer, _ = await trained(broker, tmp_path / "archive")
+    # Its lease is there when it is looked for, however long that takes.
+    monkeypatch.setattr("runfold.events.nats.leases.TTL_S", 600)
     admin = await broker.connect(Role.ADMIN)
     async with controller(broker):
         await observer.status(RUN, lambda now: now.epoch == 2)

@@ -149,9 +149,9 @@ async def test_a_spawner_that_is_killed_is_told_to_everyone_who_waits(zygote: Sp
 
 def test_a_spawner_is_not_forked_from_a_process_with_threads() -> None:
     code = (
-        "import threading, time\n"
+        "import threading\n"
         "from runfold.workers.spawner import Spawner\n"
-        "threading.Thread(target=time.sleep, args=(0.2,)).start()\n"
+        "threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
         "Spawner.fork(lambda spec, fds: 0)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)

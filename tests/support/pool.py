@@ -9,9 +9,10 @@ import psutil
 import pytest
 
 from runfold.events.nats.names import Role
+from runfold.workers import supervisor
 from runfold.workers.main import SupervisorConfig, serve_supervisor
 from support.scripted import Asking
-from support.waiting import until, within
+from support.waiting import PATIENCE_S, until, within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from support.broker import BrokerForTest
 
 STOP_PATIENCE_S = 60.0
+SETTLE_PATIENCE_S = 30.0
 
 
 class PoolForTest(Asking):
@@ -33,9 +35,12 @@ class PoolForTest(Asking):
         self.more_nodes = more_nodes or {}
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
+        self._patience = pytest.MonkeyPatch()
 
     async def start(self) -> None:
         """Start the supervisor and wait until it places runs."""
+        # What it says last is not dropped because the broker was busy for a moment.
+        self._patience.setattr(supervisor, "SETTLE_TIMEOUT_S", SETTLE_PATIENCE_S)
         ready = asyncio.Event()
         self._stop = asyncio.Event()
         config = SupervisorConfig(
@@ -46,7 +51,11 @@ class PoolForTest(Asking):
         )
         self._serving = asyncio.create_task(serve_supervisor(config, ready=ready.set, stop=self._stop))
         waiting = asyncio.create_task(ready.wait())
-        await asyncio.wait({self._serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.wait({self._serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
         if self._serving.done():
             self._serving.result()
 
@@ -62,6 +71,10 @@ class PoolForTest(Asking):
         serving, self._serving = self._serving, None
         if serving is not None:
             await within(STOP_PATIENCE_S, serving)
+
+    def close(self) -> None:
+        """Leave the product's own patience as it was."""
+        self._patience.undo()
 
     def processes(self) -> list[psutil.Process]:
         """Everything below this process but the broker."""
@@ -99,14 +112,17 @@ async def wide_pool(broker: BrokerForTest, tmp_path: Path) -> AsyncIterator[Pool
 
 
 async def _serving(made: PoolForTest) -> AsyncIterator[PoolForTest]:
-    await made.start()
     try:
+        await made.start()
         yield made
     finally:
         for run in made.runs:
             run.stop(grace_s=0.5)
         left = made.processes()
-        await made.stop()
-        for run in made.runs:
-            await run.close()
+        try:
+            await made.stop()
+        finally:
+            for run in made.runs:
+                await run.close()
+            made.close()
     assert not [process for process in left if process.is_running()]

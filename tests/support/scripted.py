@@ -12,6 +12,7 @@ from runfold.events.beats import Folded
 from runfold.events.config import Timeouts
 from runfold.events.facts import AnyFact, Fact, FactMessage, Placed, RankExited, RunnerReady
 from runfold.events.nats.cells import assignment_cells
+from runfold.events.nats.errors import Unanswered
 from runfold.events.nats.inbox import Inbox, InboxMessage
 from runfold.events.nats.names import Role
 from runfold.events.requests import Join
@@ -163,7 +164,10 @@ class Scripted:
             told = msgspec.structs.replace(
                 self._base, n=self._n, job=self.work, joined=tuple(self._joined.values()), folded=dict(self.folded)
             )
-            await self._cells.put(self.run, msgspec.json.encode(told), expected=None)
+            try:
+                await self._cells.put(self.run, msgspec.json.encode(told), expected=None)
+            except Unanswered:
+                self._news.set()  # the broker is away, or was busy
 
     async def say_folded(self) -> None:
         """Say what is folded, as a controller does now and then."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -82,15 +83,20 @@ class Machine(Asking):
 
     async def close(self) -> None:
         """Stop what is left; kill what does not stop."""
-        for supervisor in self._started:
-            if supervisor.returncode is None:
-                await self.stop(supervisor)
-        for run in self.runs:
-            await run.close()
-        left = [process for process in self._seen.values() if alive(process)]
-        for process in left:
-            process.kill()
-        psutil.wait_procs(left, timeout=STOP_PATIENCE_S)
+        try:
+            for supervisor in self._started:
+                if supervisor.returncode is None:
+                    with suppress(psutil.NoSuchProcess):
+                        self.below(psutil.Process(supervisor.pid))
+                    await self.stop(supervisor)
+        finally:
+            for run in self.runs:
+                await run.close()
+            left = [process for process in self._seen.values() if alive(process)]
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            await all_gone(left)
 
     def _process(self, pid: int) -> psutil.Process:
         process = psutil.Process(pid)
@@ -104,6 +110,12 @@ def alive(process: psutil.Process) -> bool:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+async def suspended(process: psutil.Process) -> None:
+    """Stop a process, and wait until it is: what it has not begun by then it does not do."""
+    process.suspend()
+    await until(lambda: process.status() == psutil.STATUS_STOPPED)
 
 
 async def all_gone(processes: list[psutil.Process]) -> None:
