@@ -199,6 +199,7 @@ CASES = (
             "for more than timeouts.checkpoint_timeout_s (1 s)",
         ),
         settings=("timeouts.checkpoint_timeout_s=1",),
+        driven=True,
     ),
     Case(
         "port-clash",

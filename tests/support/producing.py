@@ -115,6 +115,16 @@ class Producer:
         await self._at_work(name, 1)
         await self.client.request(name, AbortRun(id=new_request_id(), by="demo", reason="the learning rate was wrong"))
 
+    async def _slow_storage(self, name: str) -> None:
+        """The storage takes what it is given once it was said whom it lets wait."""
+
+        async def warned() -> bool:
+            now = await self.client.status(name)
+            return now is not None and bool(now.warnings)
+
+        await until(warned, RUN_TIMEOUT_S)
+        self._enough(name)
+
     async def _victim_before_cause(self, name: str) -> None:
         """The node of the rank that fails first stands still until its victim's error has been decided on."""
         process = await self._at_work(name, 1)
