@@ -80,7 +80,11 @@ def stretches_of(history: History) -> tuple[Stretch, ...]:
 
 
 class _Attempt:
-    """What is known of an attempt. `began` and `ended`: its ranks in user code; `kept`: up to there nothing is lost."""
+    """What is known of an attempt. `began` and `ended`: its ranks in user code; `kept`: up to there nothing is lost.
+
+    `windows` has one for each report that tells what its time went into: whose count, and what of them lies in time
+    that was productive, is known only at the attempt's end.
+    """
 
     def __init__(self, number: int, starting: Use) -> None:
         self.number = number
