@@ -103,11 +103,18 @@ def seconds(value: float) -> str:
     return f"{value:.2f} s" if value >= 1 else f"{value * 1000:.0f} ms" if value >= 0.01 else f"{value * 1e6:.0f} µs"
 
 
+def how_many(ratio: float) -> str:
+    """How many times something is, with no more digits than medians of a few runs bear."""
+    if ratio < 1000:
+        return f"{ratio:.{0 if ratio >= 100 else 1}f}×"
+    return f"over {10 ** (len(str(int(ratio))) - 1):,}×"
+
+
 def cell_text(cell: Cell, first: Cell) -> str:
     """A cell of the table: median, how many times that of the first column, and what there is to say."""
     if cell.median is None:
         return cell.said
-    times = f", {cell.median / first.median:.1f}×" if first.median and cell is not first else ""
+    times = f", {how_many(cell.median / first.median)}" if first.median and cell is not first else ""
     return f"**{seconds(cell.median)}**{times} ({cell.spread}){f': {cell.said}' if cell.said else ''}"
 
 
