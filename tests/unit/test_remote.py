@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -18,12 +17,11 @@ from runfold.events.tasks import Task
 from runfold.workers.beside import Beside
 from runfold.workers.callbacks import RunContext
 from runfold.workers.outside import Order, Question, Said
-from runfold.workers.pools.ray import printed, tasks
+from runfold.workers.pools.ray import tasks
 from runfold.workers.pools.ray.held import Reserved
 from runfold.workers.pools.ray.library import ActorLost, ActorUnreachable, Group, RayNode
-from runfold.workers.pools.ray.printed import Printed
 from runfold.workers.pools.ray.tasks import RayTasks
-from runfold.workers.pools.ray.validator import Begin, Over, TaskStanding, Validator
+from runfold.workers.pools.ray.validator import Begin, Over, TaskStanding
 from runfold.workers.remote import REMOTE_TRIES_MAX, RemoteTask, RemoteTaskLost
 from support.virtual import run_virtual
 from support.waiting import until
@@ -369,39 +367,3 @@ async def test_a_validation_that_cannot_be_ended_is_told_of(
     assert cluster.released == [KEY]
     assert f"the validation {KEY} could not be ended in order" in caplog.text
     assert "RuntimeError: Ray is gone" in caplog.text
-
-
-# --- what it prints
-
-
-async def test_what_was_printed_last_is_told_again_with_the_answer_that_was_lost() -> None:
-    kept = Printed()
-    os.write(kept.fd, b"last words\n")
-    kept.given()
-
-    async def done() -> Said:
-        return Said(value={"score": 1})
-
-    one = cast("Validator", SimpleNamespace(_doing=asyncio.ensure_future(done()), _printed=kept, _over=None))
-    first, again = await Validator.said(one), await Validator.said(one)
-    assert first == again
-    assert msgspec.msgpack.decode(again, type=Over).printed == b"last words\n"
-    await until(lambda: kept._reading < 0)
-
-
-async def test_what_is_printed_is_kept_up_to_a_size_and_what_is_left_out_is_counted() -> None:
-    kept = Printed()
-    os.write(kept.fd, b"first\n")
-    assert (kept.take(), kept.take()) == (b"first\n", b"")
-    total = 0
-    while total < printed.PRINTED_MAX_BYTES + 1000:
-        total += os.write(kept.fd, b"x" * 1000)
-        await asyncio.sleep(0)
-    os.write(kept.fd, b"last\n")
-    kept.given()
-    said = kept.take()
-    first, _, rest = said.partition(b"\n")
-    assert first == b"[%d bytes of output are left out here]" % (total + 5 - printed.PRINTED_MAX_BYTES)
-    assert (len(rest), rest[-5:]) == (printed.PRINTED_MAX_BYTES, b"last\n")
-    await until(lambda: kept._reading < 0)
-    assert kept.take() == b""
