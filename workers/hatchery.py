@@ -9,9 +9,11 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from runfold.workers.errors import SpawnError
+from runfold.workers.logs import log_failure
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerPipe, RunnerSpec, StopNow
 from runfold.workers.placing import RunnerHere
 from runfold.workers.processes import EXIT_BUG, Exit, wake_children
@@ -87,6 +89,7 @@ class StopDeadline:
         self._at_s = at_s
         self.cancel()
         self._task = asyncio.create_task(self._in_time(at_s), name="runner stop")
+        self._task.add_done_callback(partial(log_failure, what="a runner that did not end in time could not be killed"))
         return True
 
     def cancel(self) -> None:

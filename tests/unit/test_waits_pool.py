@@ -112,6 +112,23 @@ def test_a_runner_that_does_not_end_is_killed_by_the_strictest_of_what_it_was_to
     assert killed_s == [5.0 + hatchery.STOP_MARGIN_S, 1.0 + 50.0]
 
 
+def test_a_runner_that_cannot_be_killed_is_told_of(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def kill() -> None:
+        raise RuntimeError("Ray is gone")
+
+    async def story() -> None:
+        monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
+        late = StopDeadline(kill)
+        late.tighten(1.0)
+        await asyncio.sleep(100.0)
+
+    run_virtual(story())
+    assert caplog.messages == ["a runner that did not end in time could not be killed"]
+    assert "RuntimeError: Ray is gone" in caplog.text
+
+
 async def test_a_runner_that_is_killed_is_told_of_and_one_that_was_not_born_yet_is_not(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,11 +7,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 import msgspec
 
 from runfold.workers.hatchery import STOP_MARGIN_S, StopDeadline
+from runfold.workers.logs import log_bug
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
 from runfold.workers.pools.ray.actor import HEED_EVERY_S, Ended
@@ -98,6 +100,7 @@ class RayRunner:
             self._stopping.cancel()
         if self._actor is not None:
             self._stopping = asyncio.create_task(self._tell(self._actor), name="runner stop")
+            self._stopping.add_done_callback(partial(log_bug, what=f"stopping the runner on {self.node}"))
 
     async def wait(self) -> None:
         """Wait until it has ended."""
@@ -116,6 +119,7 @@ class RayRunner:
         try:
             self._actor = await self._reach()
             self._heeding = asyncio.create_task(self._heed(self._actor), name=f"heed {self.node}")
+            self._heeding.add_done_callback(partial(log_bug, what=f"heeding the actor on {self.node}"))
             if self._stop is not None:
                 await self._tell(self._actor)
             ended = await self._end_of(self._actor)
