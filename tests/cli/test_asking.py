@@ -178,7 +178,7 @@ def test_an_archive_is_written_elsewhere_and_read_back(runfold: Commands) -> Non
 
 def test_a_live_run_answers_every_question(served: Commands) -> None:
     script = served.write("once.py", FAILS_ONCE)
-    run = served.ok("submit", f"{script}:train", "--workers", "2", "--set", "failure.max_failures=1").out.strip()
+    run = served.submit(f"{script}:train", "--workers", "2", "--set", "failure.max_failures=1")
     followed = served.ok("replay", run, "--follow").out
     assert "ValueError: once" in followed
     assert "SHUTTING_DOWN → FINISHED" in followed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 
 import psutil
@@ -53,6 +54,14 @@ def wait_for(what: str, held: object) -> None:
         time.sleep(0.05)
 
 
+def says(process: subprocess.Popen[str], words: str, *, by_error: bool = False) -> None:
+    """Return once a command has said something."""
+    stream = process.stderr if by_error else process.stdout
+    assert stream is not None
+    while words not in (line := stream.readline()):
+        assert line, f"it ended before it said {words!r}"
+
+
 def flip_a_bit(runfold: Commands, up: Up, *, behind: str = "") -> None:
     """Kill the broker, change a byte of an early entry, let the broker be started again.
 
@@ -76,14 +85,16 @@ def flip_a_bit(runfold: Commands, up: Up, *, behind: str = "") -> None:
 def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
     runfold.write("jobs.py", TRAINING)
     enough, alive = runfold.folder / "enough", runfold.folder / "alive"
-    with runfold.service() as up:
+    with runfold.service("--slots", "2") as up:
         config = ("--set", f"config.enough={enough}", "--set", f"config.alive={alive}")
-        run = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
-        other = runfold.ok("submit", "jobs.py:steps", "--name", "later", *config).out.strip()
-        wait_for("the other waits", lambda: runfold("get", other).code == 0)
+        run = runfold.submit("jobs.py:steps", "--workers", "2", *config)
+        runfold.reaches(run, "running")
+        other = runfold.submit("jobs.py:steps", "--name", "later", *config)
+        runfold.until(other, lambda status: status["waiting"])
         enough_index = index_of(runfold, run) + 300
         wait_for("enough reports", lambda: index_of(runfold, run) > enough_index)
         watching = runfold.start("watch", run)
+        says(watching, " running ")
         flip_a_bit(runfold, up, behind=other)
         wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
         assert status(runfold, other)["quarantined"] is None, "one broken run never affects another"
@@ -95,6 +106,7 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         assert f"{run} is quarantined" in checked.out
         found = runfold("audit", run)
         assert found.code == 1
+        says(watching, f"{run} is quarantined: ", by_error=True)
         restored = runfold.ok("restore", run, "--from", str(runfold.data / "archive" / run))
         assert "restored as generation 2" in restored.out
         index = index_of(runfold, run)
@@ -103,11 +115,10 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         enough.write_text("")
         out, err = watching.communicate(timeout=PATIENCE_S)
         assert watching.returncode == 0
-        assert f"{run} is quarantined: " in err
         assert f"{run}: its log was restored, it goes on" in err
         assert "returned: " in out
         assert runfold("watch", other).code == 0
-        ended = status(runfold, run)
+        ended = runfold.ended(run)
         assert (ended["state"], ended["attempt"]) == ("finished", 1)
         assert ended["return_value"] == index_of(runfold, run) + 1
         assert runfold("audit", run).code == 0
@@ -120,16 +131,16 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
 def test_the_group_of_a_quarantined_run_is_stopped_by_force(runfold: Commands) -> None:
     runfold.write("jobs.py", TRAINING)
     enough, alive = runfold.folder / "enough", runfold.folder / "alive"
-    with runfold.service() as up:
+    with runfold.service("--slots", "2") as up:
         config = ("--set", f"config.enough={enough}", "--set", f"config.alive={alive}")
-        run = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
+        run = runfold.submit("jobs.py:steps", "--workers", "2", *config)
         wait_for("enough reports", lambda: index_of(runfold, run) > 300)
         assert runfold("abort", run, "--force", "--reason", "impatient").code == 2
         flip_a_bit(runfold, up)
         wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
         forced = runfold.ok("abort", run, "--force", "--reason", "cannot wait")
         assert "its group was told to stop, outside the log" in forced.out
-        free = runfold.ok("submit", "jobs.py:steps", "--workers", "2", *config).out.strip()
-        wait_for("its slots are free", lambda: status(runfold, free)["state"] == "running")
+        free = runfold.submit("jobs.py:steps", "--workers", "2", *config)
+        runfold.reaches(free, "running")  # its slots are free
         enough.write_text("")
         assert runfold("watch", free).code == 0

@@ -79,7 +79,7 @@ def submitted(commands: Commands, name: str, function: str, *settings: str) -> s
     """Submit a job of the file, and return its run."""
     more = [word for setting in settings for word in ("--set", setting)]
     words = ("--set", f"id={name}", "--set", f'config={{"until": "{name}-enough"}}')
-    return commands.ok("submit", f"jobs.py:{function}", *words, *more).out.strip()
+    return commands.submit(f"jobs.py:{function}", *words, *more)
 
 
 def status(commands: Commands, run: str) -> dict[str, object]:
@@ -89,8 +89,7 @@ def status(commands: Commands, run: str) -> dict[str, object]:
 def finish(commands: Commands, run: str) -> list[dict[str, object]]:
     """Let a run finish, and return its log's entries."""
     (commands.folder / f"{run}-enough").touch()
-    commands.ok("watch", run)
-    assert commands.ok("get", run, "-o", "json").document["state"] == "finished"
+    assert commands.ended(run)["state"] == "finished"
     assert commands("verify", run).code == 0
     assert commands("audit", run).code == 0
     return [json.loads(line) for line in commands.ok("export", run).out.splitlines()[:-1]]
@@ -110,11 +109,6 @@ def runs_on(commands: Commands, run: str, size: int) -> bool:
 
 
 def runs_attempt(commands: Commands, run: str, attempt: int) -> bool:
-    now = status(commands, run)
-    return (now["state"], now["attempt"]) == ("running", attempt)
-
-
-def is_at_work(commands: Commands, run: str, attempt: int) -> bool:
     now = status(commands, run)
     return (now["state"], now["attempt"]) == ("running", attempt)
 

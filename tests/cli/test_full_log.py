@@ -69,6 +69,7 @@ def test_whoever_submits_asks_or_watches_sees_why_nothing_happens_and_then_it_do
         give_room(user.data, 64 * 1024**2)
         out, err = watching.communicate(timeout=COMMAND_TIMEOUT_S)
         assert watching.returncode == 0, out + err
+        user.until_known(run)
         assert user("watch", run).code == 0
         assert FULL not in user.ok("get", run).err
 
@@ -79,7 +80,7 @@ def test_a_run_in_one_shot_that_cannot_write_its_abort_ends_all_the_same(user: C
     while " running " not in process.stdout.readline():
         assert process.poll() is None
     (folder,) = (user.data / "once").iterdir()
-    run = json.loads(user.ok("ls", "-o", "json").out)[0]["run"]
+    run = folder.name
     give_room(folder, 0)
     deadline = time.monotonic() + COMMAND_TIMEOUT_S
     while FULL not in user.ok("get", run).err:

@@ -39,6 +39,7 @@ def test_a_run_that_was_given_back_is_read_from_its_archive(runfold: Commands) -
         assert isinstance(run, str)
         runfold.ok("archive", run, str(runfold.folder / "beside"))
         before = runfold.ok("replay", run).out
+        runfold.until_archived(run)
         given = runfold.ok("gc", "--older-than", "0s")
         assert f"{run}: " in given.out, given.err
         assert runfold.ok("replay", run).out == before

@@ -8,9 +8,10 @@ from runfold.events.status import Status
 from runfold.locate import find
 from runfold.replay.story import Story
 from runfold.sources import glance
-from support.commands import Commands
+from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.scripts import TRAINING
 from support.sources import ROOT
+from support.waiting import until_seen
 
 LONG = 10**6
 
@@ -21,15 +22,17 @@ def looked(user: Commands, target: str, entries_min: int) -> Story | Status | No
 
 def test_a_run_that_goes_on_is_told_by_its_status_and_one_that_ended_by_its_story(served: Commands) -> None:
     served.write("jobs.py", TRAINING)
-    run = served.ok("submit", "jobs.py:wait").out.strip()
+    run = served.submit("jobs.py:wait")
     found = looked(served, run, 1)
     assert isinstance(found, Status)
     assert found.run == run
     assert looked(served, run, LONG) is None
     served.ok("abort", run, "--reason", "seen enough")
     served("watch", run)
-    while not isinstance(found := looked(served, run, 1), Story):
-        assert isinstance(found, Status)  # the archive is closed in a moment
+    # The archive is closed in a moment.
+    until_seen(lambda: not isinstance(looked(served, run, 1), Status), COMMAND_TIMEOUT_S)
+    found = looked(served, run, 1)
+    assert isinstance(found, Story)
     assert (found.run, found.state) == (run, "aborted")
     assert looked(served, run, LONG) is None
 

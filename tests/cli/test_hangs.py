@@ -9,8 +9,6 @@ import pytest
 from runfold.events.facts import TaskEnded
 from runfold.events.transitions import FailureDecided
 from runfold.replay.source import load
-from support.commands import COMMAND_TIMEOUT_S
-from support.waiting import until_seen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,6 +16,9 @@ if TYPE_CHECKING:
     from runfold.events.entry import Entry
     from runfold.events.stacks import RankSeen
     from support.commands import Commands
+
+LONG_S = 10
+"""Longer than the machine keeps a rank from its work, and shorter than the pause."""
 
 HANGS = """
 import itertools, os, pathlib, signal, time
@@ -35,7 +36,7 @@ def train(config):
 def pauses():
     runfold.report({"step": 0})
     with runfold.paused_progress():
-        time.sleep(10)
+        time.sleep(25)
     runfold.report({"step": 1})
 def waits():
     runfold.report({"step": 0})
@@ -50,10 +51,17 @@ def entries(runfold: Commands, run: str) -> Iterator[Entry]:
     return iter(load(run, data_dir=runfold.data).entries)
 
 
+def of_ranks(status: dict[str, object], what: str) -> list[object]:
+    """What a status says of each rank."""
+    ranks = status["ranks"]
+    assert isinstance(ranks, list)
+    return [rank[what] for rank in ranks]
+
+
 @pytest.mark.parametrize(("way", "doing"), [("sleep", "idle"), ("spin", "native"), ("stop", "stopped")])
 def test_a_hang_is_told_for_what_it_is_and_paid_by_its_own_budget(runfold: Commands, way: str, doing: str) -> None:
     runfold.write("jobs.py", HANGS)
-    settings = ("timeouts.progress_timeout_s=4", f"config.way={way}")
+    settings = (f"timeouts.progress_timeout_s={LONG_S}", f"config.way={way}")
     options = [word for setting in settings for word in ("--set", setting)]
     status = runfold.ok("run", "jobs.py:train", "--workers", "2", *options, "-o", "json").document
     assert (status["state"], status["attempt"], status["return_value"]) == ("finished", 2, 2)
@@ -82,15 +90,15 @@ def test_a_hang_is_told_for_what_it_is_and_paid_by_its_own_budget(runfold: Comma
 
 def test_a_rank_that_pauses_is_not_missed(runfold: Commands) -> None:
     runfold.write("jobs.py", HANGS)
-    options = ("--set", "timeouts.progress_timeout_s=4", "--set", "failure.max_hangs=0", "-o", "json")
+    options = ("--set", f"timeouts.progress_timeout_s={LONG_S}", "--set", "failure.max_hangs=0", "-o", "json")
     assert runfold.ok("run", "jobs.py:pauses", *options).document["state"] == "finished"
 
 
 def test_ranks_are_looked_at_on_request(runfold: Commands) -> None:
     runfold.write("jobs.py", HANGS)
     with runfold.service("--slots", "2"):
-        run = runfold.ok("submit", "jobs.py:waits", "--workers", "2").out.strip()
-        until_seen(lambda: runfold.status(run)["state"] == "running", COMMAND_TIMEOUT_S)
+        run = runfold.submit("jobs.py:waits", "--workers", "2")
+        runfold.until(run, lambda status: of_ranks(status, "index") == [0, 0])
         shown = runfold.ok("stacks", run).out
         assert "rank 0 waits in Python code, at jobs.py:" in shown
         assert "rank 1 waits in Python code, at jobs.py:" in shown
@@ -99,10 +107,8 @@ def test_ranks_are_looked_at_on_request(runfold: Commands) -> None:
         missing = runfold("stacks", run, "--rank", "99")
         assert (missing.code, missing.out) == (2, "")
         assert "2 ranks, numbered from 0" in missing.err
-        ranks = runfold.ok("get", run, "-o", "json").document["ranks"]
-        assert isinstance(ranks, list)
-        assert [rank["doing"] for rank in ranks] == ["idle", "idle"]
+        runfold.until(run, lambda status: of_ranks(status, "doing") == ["idle", "idle"])
         (runfold.folder / "go").touch()
-        assert runfold("watch", run).code == 0
+        assert runfold.ended(run)["state"] == "finished"
         assert runfold("stacks", run).code == 1
     assert runfold("stacks", "nobody").code == 4

@@ -35,8 +35,11 @@ def zones(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     commands = Commands(tmp_path_factory.mktemp("zones"))
     commands.write("jobs.py", WHERE)
     labels = ("--label", "local-0:zone=a", "--label", "local-1:zone=b", "--label", "tier=spot")
-    with commands.service("--nodes", "2", "--slots", "2", *labels):
-        yield commands
+    try:
+        with commands.service("--nodes", "2", "--slots", "2", *labels):
+            yield commands
+    finally:
+        commands.end()
 
 
 def where(status: dict[str, object]) -> list[object]:
@@ -79,7 +82,7 @@ def test_a_gate_says_so_too(zones: Commands, zone: str) -> None:
         train_loop_config={},
         run_config=api.RunConfig(name=f"sent-{zone}", data_dir=zones.data, callbacks=(Sends(zone),)),
     ).fit()
-    assert where(zones.ok("get", result.run, "-o", "json").document) == ["local-0" if zone == "a" else "local-1"]
+    assert where(zones.ended(result.run)) == ["local-0" if zone == "a" else "local-1"]
 
 
 def test_a_label_that_is_none_is_refused(runfold: Commands) -> None:

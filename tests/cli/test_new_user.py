@@ -10,7 +10,6 @@ import pytest
 
 from support.commands import COMMAND_TIMEOUT_S, STOP_TIMEOUT_S, Commands
 from support.scripts import TRAINING
-from support.waiting import until_seen
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +58,7 @@ def test_a_run_that_nobody_knows_is_called_the_same_everywhere(runfold: Commands
 @pytest.fixture(scope="module")
 def refused(user: Commands) -> str:
     """A job that was refused, since its id is another one's."""
-    user.ok("submit", "jobs.py:ok", "--set", "id=taken")
+    user.submit("jobs.py:ok", "--set", "id=taken")
     refused = user("submit", "jobs.py:ok", "--set", "id=taken", "--workers", "2")
     assert (refused.code, refused.out) == (2, "")
     assert "choose another id" in refused.err
@@ -77,14 +76,16 @@ def test_a_refused_job_is_told_everywhere(user: Commands, refused: str, words: t
 
 
 def test_a_run_that_waits_says_for_what(user: Commands) -> None:
-    holds = user.ok("submit", "jobs.py:wait", "--workers", "4").out.strip()
+    holds = user.submit("jobs.py:wait", "--workers", "4")
+    user.reaches(holds, "running")
     watching = user.start("run", "jobs.py:ok", "--workers", "3", "--set", "id=waits")
     assert watching.stdout is not None
     while " waiting " not in (line := watching.stdout.readline()):
         assert line
     assert "3 slots needed, 0 free" in line
     # The log is first, the status a moment later.
-    until_seen(lambda: "3 slots needed" in str(user.status("waits")["waiting"]), COMMAND_TIMEOUT_S)
+    user.until_known("waits")
+    user.until("waits", lambda status: "3 slots needed" in str(status["waiting"]))
     assert "waiting: 3 slots needed, 0 free" in user.ok("get", "waits").out
     assert "waiting: 3 slots needed, 0 free" in user.ok("ls").out
     assert "after it was accepted" in user.ok("replay", "waits").out
@@ -106,7 +107,7 @@ def test_ranks_and_attempts_that_a_run_never_had(user: Commands) -> None:
 
 
 def test_looking_on_ends_without_ending_the_run(user: Commands) -> None:
-    run = user.ok("submit", "jobs.py:wait").out.strip()
+    run = user.submit("jobs.py:wait")
     for words in (("watch", run), ("submit", "jobs.py:wait", "--follow", "--set", f"id={run}-2")):
         looking = user.start(*words)
         stream = looking.stdout if words[0] == "watch" else looking.stderr
@@ -119,7 +120,7 @@ def test_looking_on_ends_without_ending_the_run(user: Commands) -> None:
         assert "goes on; follow it again with: runfold watch" in err
         assert "Traceback" not in err
     for each in (run, f"{run}-2"):
-        assert user.ok("get", each, "-o", "json").document["state"] == "running"
+        user.reaches(each, "running")
         user.ok("abort", each, "--reason", "tidy")
 
 
@@ -131,14 +132,15 @@ def test_an_object_that_was_returned_is_named(runfold: Commands) -> None:
 def test_a_service_that_is_not_running_is_told_with_what_it_left(runfold: Commands) -> None:
     runfold.write("jobs.py", TRAINING)
     with runfold.service("--slots", "1") as up:
-        runfold.ok("submit", "jobs.py:wait", "--set", "id=at-work")
+        runfold.submit("jobs.py:wait", "--set", "id=at-work")
         following = runfold.start("watch", "at-work")
         assert following.stdout is not None
         while " running " not in (line := following.stdout.readline()):
             assert line
         following.send_signal(signal.SIGINT)
         following.communicate(timeout=STOP_TIMEOUT_S)
-        runfold.ok("submit", "jobs.py:ok", "--set", "id=waits")
+        runfold.submit("jobs.py:ok", "--set", "id=waits")
+        runfold.reaches("at-work", "running")
         assert "1 running and 1 waiting runs go on when the service is started again" in up.stop()
     listed = runfold.ok("ls")
     assert "is not running" in listed.err
@@ -197,13 +199,15 @@ def test_a_pool_that_nobody_supervises_is_told_while_its_run_waits(user: Command
     run = f"alone-{words[0]}"
     command, *more = words
     following = user.start(command, "jobs.py:ok", *more, "--set", "pool=ray", "--set", f"id={run}")
-    assert following.stderr is not None
-    while "waiting" not in (line := following.stderr.readline()):
-        assert line
-    assert line == f"{run}: waiting: a supervisor of pool ray: none has spoken yet\n"
+    user.until_known(run)
     watching = user.start("watch", run)
-    assert watching.stderr is not None
-    assert watching.stderr.readline() == line
+    told = f"{run}: waiting: a supervisor of pool ray: none has spoken yet\n"
+    for stream in (following.stderr, watching.stderr):
+        assert stream is not None
+        # Nothing but a controller that is slow is waited for before.
+        while (line := stream.readline()) != told:
+            assert line
+            assert "waiting" not in line or "waiting: a controller: " in line, line
     user.ok("abort", run, "--reason", "nobody there")
     for process in (following, watching):
         process.communicate(timeout=COMMAND_TIMEOUT_S)

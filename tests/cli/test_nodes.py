@@ -9,7 +9,7 @@ import pytest
 
 from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from support.commands import Commands as Runfold
-from support.commands import gone
+from support.commands import gone, under
 from support.victims import Held, kill_supervisor
 
 if TYPE_CHECKING:
@@ -81,12 +81,12 @@ def test_how_many_nodes_there_are_is_said_once(two_nodes: Runfold, runfold: Runf
 def runner_of(held: Held, rank: int) -> psutil.Process:
     """The runner of a rank."""
     process = held.rank(rank)
-    return next(one for one in held.runners() if process in one.children(recursive=True))
+    return next(one for one in held.runners() if process in under(one))
 
 
 def in_attempt(held: Held, attempt: int) -> None:
     """Wait until an attempt is at work."""
-    held.waits_until(lambda: (held.status["attempt"], held.status["state"]) == (attempt, "running"))
+    held.runfold.until(held.run, lambda status: (status["attempt"], status["state"]) == (attempt, "running"))
 
 
 def test_a_group_loses_a_runner_and_its_other_places_are_kept_with_their_runners(three_nodes: Runfold) -> None:
@@ -112,8 +112,8 @@ def test_a_group_loses_a_runner_and_its_other_places_are_kept_with_their_runners
 def test_a_place_that_is_not_to_be_had_is_waited_for_with_the_others_kept(three_nodes: Runfold) -> None:
     """Its places on a node are taken away, and the third node is another's: it waits, also for another supervisor."""
     held = Held(three_nodes, "waits", "train", workers=4)
-    other = Held(three_nodes, "other", "train", workers=2)
     held.reaches("running")
+    other = Held(three_nodes, "other", "train", workers=2)
     other.reaches("running")
     kept, leaves = runner_of(held, 0), runner_of(held, 2)
     ranks_before = [held.rank(number) for number in range(4)]
@@ -161,8 +161,7 @@ def test_who_waits_for_a_place_is_aborted_and_leaves_nothing(three_nodes: Runfol
     assert gone([leaves]) == []
     family = held.family()
     three_nodes.ok("abort", held.run, "--reason", "enough")
-    three_nodes("watch", held.run)
-    assert held.status["state"] == "aborted"
+    assert three_nodes.ended(held.run)["state"] == "aborted"
     assert gone(family) == []
     three_nodes.ok("capacity", "set", "2", "--node", "local-1")
     after = Held(three_nodes, "after", workers=6)
@@ -179,7 +178,7 @@ def test_groups_are_placed_whole_or_not_at_all_and_by_priority(two_nodes: Runfol
     first.lets("train")
     urgent.reaches("running")
     assert large.status["state"] == "scheduling"
-    assert "1 run ahead" not in str(large.status["waiting"])
+    large.waits_until(lambda: "1 run ahead" not in str(large.status["waiting"]))
     urgent.lets("train")
     assert large.ends()["state"] == "finished"
 
@@ -189,8 +188,7 @@ def test_a_lost_node_is_the_first_cause_whatever_its_peers_tell_first(two_nodes:
     held.reaches("running")
     held.rank(3)
     held.waits_until(lambda: ranks(held.status)[0]["index"] != -1)
-    victim = next(one for one in held.runners() if held.rank(3) in one.children(recursive=True))
-    victim.kill()
+    runner_of(held, 3).kill()
     held.lets("far")
     assert held.ends()["state"] == "finished"
     decided = [

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from runfold.events.transitions import FailureDecided, ReplicaGroupReplaced
-from support.commands import Commands, gone
-from support.victims import Held
+from support.commands import Commands, gone, under
+from support.victims import Held, placed, spent_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +47,11 @@ GROUPS: dict[str, object] = {**AT_ONCE, "scaling.replica_group_size": 1, "failur
 def three_nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """Commands beside a service that shows three nodes of two slots."""
     commands = Commands(tmp_path_factory.mktemp("preempting"))
-    with commands.service("--nodes", "3", "--slots", "2"):
-        yield commands
-    commands.end()
+    try:
+        with commands.service("--nodes", "3", "--slots", "2"):
+            yield commands
+    finally:
+        commands.end()
 
 
 class Training(Held):
@@ -60,23 +62,12 @@ class Training(Held):
         self.runfold, self.name = runfold, name
         options = {"env.HOLD": name, **settings}
         words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
-        self.run = runfold.ok("submit", "trains.py:train", "--workers", str(workers), *words).out.strip()
-
-    @property
-    def ranks(self) -> list[dict[str, object]]:
-        """Its ranks, as its status has them."""
-        return msgspec.convert(self.status["ranks"], list[dict[str, object]])
+        self.run = runfold.submit("trains.py:train", "--workers", str(workers), *words)
 
     @property
     def nodes(self) -> list[object]:
         """The node of each rank."""
-        return [rank["node"] for rank in self.ranks]
-
-    @property
-    def at_work(self) -> bool:
-        """Whether every rank is in user code."""
-        ranks = self.ranks
-        return bool(ranks) and all(rank["phase"] == "running" and rank["index"] != -1 for rank in ranks)
+        return [rank["node"] for rank in ranks_of(self.status)]
 
     @property
     def pid(self) -> object:
@@ -86,7 +77,19 @@ class Training(Held):
 
     def reaches_attempt(self, number: int) -> None:
         """Wait until an attempt is at work."""
-        self.waits_until(lambda: (self.status["attempt"], self.status["state"]) == (number, "running") and self.at_work)
+        self.runfold.until(
+            self.run,
+            lambda status: (status["attempt"], status["state"]) == (number, "running") and at_work(status),
+        )
+
+    def trains_on(self, spent: dict[str, int], *states: str) -> None:
+        """Wait until every rank is at work, and so much is spent; its state is one of these all the time."""
+
+        def holds(status: dict[str, object]) -> bool:
+            assert status["state"] in states, status
+            return spent_of(status) == spent and at_work(status)
+
+        self.runfold.until(self.run, holds)
 
     def finishes(self) -> dict[str, object]:
         """Let it end."""
@@ -141,12 +144,11 @@ def test_when_every_node_is_taken_back_the_run_waits_until_one_is_there_again(th
 def test_a_lost_place_alone_is_replaced_while_the_other_groups_train_on(three_nodes: Commands) -> None:
     run = Training(three_nodes, "groups", 4, GROUPS)
     run.reaches_attempt(1)
-    before, victim = run.pid, next(one for one in run.runners() if "local-1" in held_by(run, one.pid))
-    family = [victim, *victim.children(recursive=True)]
+    before, victim = run.pid, next(one for one, node in placed(three_nodes, run.run) if node == "local-1")
+    family = under(victim)
     victim.kill()
     assert gone(family) == []
-    while run.spent != {"worker": 1} or not run.at_work:
-        assert run.status["state"] == "running"
+    run.trains_on({"worker": 1}, "running")
     assert (run.status["attempt"], run.pid) == (1, before)
     assert run.finishes()["return_value"] == before
     assert sorted((item.group, item.life) for item in replaced(run)) == [(2, 2), (3, 2)]
@@ -157,8 +159,7 @@ def test_groups_on_a_node_that_will_go_are_replaced_elsewhere_while_the_others_t
     run.reaches_attempt(1)
     before = run.pid
     three_nodes.ok("preempt", run.run, "--node", "local-1", "--within", "600")
-    while run.spent != {"preemption": 1} or not run.at_work:
-        assert run.status["state"] in ("running", "preempting")
+    run.trains_on({"preemption": 1}, "running", "preempting")
     assert run.nodes == ["local-0", "local-0", "local-2", "local-2"]
     assert (run.status["attempt"], run.pid) == (1, before)
     assert run.finishes()["return_value"] == before
@@ -185,9 +186,12 @@ def replaced(run: Training) -> list[ReplicaGroupReplaced]:
     return [item for entry in run.entries() for item in entry.transitions if isinstance(item, ReplicaGroupReplaced)]
 
 
-def held_by(run: Training, pid: int) -> str:
-    """The node that a runner of the run is on."""
-    from runfold.workers.places import PLACES_FOLDER, find_places
+def ranks_of(status: dict[str, object]) -> list[dict[str, object]]:
+    """The ranks of a status."""
+    return msgspec.convert(status["ranks"], list[dict[str, object]])
 
-    found = find_places(run.runfold.data / PLACES_FOLDER / "local")
-    return next((place.node for _, place in found if place.pid == pid), "")
+
+def at_work(status: dict[str, object]) -> bool:
+    """Whether every rank is in user code."""
+    ranks = ranks_of(status)
+    return bool(ranks) and all(rank["phase"] == "running" and rank["index"] != -1 for rank in ranks)

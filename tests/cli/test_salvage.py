@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import time
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
-from support.commands import COMMAND_TIMEOUT_S, Commands
+from runfold.replay.errors import ReplayError
+from runfold.replay.source import load
+from runfold.runs import archived_status
+from support.commands import COMMAND_TIMEOUT_S, Commands, gone, under
+from support.waiting import until_seen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,26 +37,31 @@ def steps(config):
 
 
 def begun(user: Commands) -> tuple[subprocess.Popen[str], str]:
-    """A one-shot run, once a part of it is archived."""
+    """A one-shot run, once some of what it reported is archived."""
     user.write("jobs.py", TRAINING)
     config = [f"config.started={user.folder / 'started'}", f"config.enough={user.folder / 'enough'}"]
     process = user.start("run", "jobs.py:steps", *(word for one in config for word in ("--set", one)))
-    segments: list[Path] = []
-    deadline = time.monotonic() + COMMAND_TIMEOUT_S
-    while len(segments) < 3:
+
+    def archived() -> str | None:
         assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-        segments = list(user.data.glob("archive/*/segments/*"))
-    return process, segments[0].parts[-3]
+        for folder in user.data.glob("archive/*"):
+            try:
+                status = archived_status(load(folder.name, data_dir=user.data))
+            except ReplayError:
+                continue
+            if status.state == "running" and status.ranks[0].index > 0:
+                return folder.name
+        return None
+
+    until_seen(lambda: archived() is not None, COMMAND_TIMEOUT_S)
+    return process, str(archived())
 
 
 def killed(process: subprocess.Popen[str]) -> None:
-    family = psutil.Process(process.pid).children(recursive=True)
+    family = under(psutil.Process(process.pid))
     process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=COMMAND_TIMEOUT_S)
-    assert [one for one in alive if one.status() != psutil.STATUS_ZOMBIE] == []
+    process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert gone(family) == []
 
 
 def test_a_killed_run_is_kept_and_salvaged(runfold: Commands) -> None:
@@ -109,7 +117,8 @@ def test_a_run_whose_user_asks_for_its_end_twice_is_ended_in_its_log_all_the_sam
     process, run = begun(runfold)
     assert process.stderr is not None
     process.send_signal(signal.SIGINT)
-    assert "once more to stop at once" in process.stderr.readline()
+    while "once more to stop at once" not in (line := process.stderr.readline()):
+        assert line
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
     assert process.returncode == 3, err

@@ -79,7 +79,7 @@ def test_a_program_of_ones_own_goes_on_too(user: Commands) -> None:
 
 def test_what_only_watches_ends_when_nobody_reads_it(user: Commands) -> None:
     with user.service():
-        run = user.ok("submit", "jobs.py:wait", "--workers", "1").out.strip()
+        run = user.submit("jobs.py:wait", "--workers", "1")
         for words in (("watch", run), ("watch", run, "-o", "json")):
             code, error = read_one_line(user, RUNFOLD, *words)
             assert (code, error) == (141, "")

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,14 +20,16 @@ import pytest
 
 from runfold.config import read_settings
 from runfold.locate import Where
-from runfold.runs import find_status
+from runfold.runs import clients, find_status
+from support.waiting import until_seen
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 RUNFOLD = Path(sys.executable).with_name("runfold")
 COMMAND_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
+ENDS = ("finished", "errored", "aborted")
 
 
 @dataclass(frozen=True)
@@ -99,10 +101,60 @@ class Commands:
 
     def status(self, run: str) -> dict[str, object]:
         """What `runfold get` says of a run, without a process for it: who waits for something asks again and again."""
-        where = Where(data_dir=self.data, settings=read_settings({}), named=None)
-        found = json.loads(msgspec.json.encode(asyncio.run(find_status(where, run))))
+        found = json.loads(msgspec.json.encode(asyncio.run(find_status(self._where, run))))
         assert isinstance(found, dict)
         return found
+
+    @property
+    def _where(self) -> Where:
+        return Where(data_dir=self.data, settings=read_settings({}), named=None)
+
+    def until(self, run: str, holds: Callable[[dict[str, object]], object]) -> dict[str, object]:
+        """Wait until one status of a run is as it should be, and return it; one that ends otherwise is shown."""
+        status: dict[str, object] = {}
+
+        def held() -> bool:
+            nonlocal status
+            status = self.status(run)
+            found = bool(holds(status))
+            assert found or status["state"] not in ENDS, status
+            return found
+
+        try:
+            until_seen(held, COMMAND_TIMEOUT_S)
+        except TimeoutError:
+            pytest.fail(f"it never came to that: {status}")
+        return status
+
+    def reaches(self, run: str, state: str) -> dict[str, object]:
+        """Wait until the status of a run has a state, and return it."""
+        return self.until(run, lambda status: status["state"] == state)
+
+    def submit(self, *words: str, **env: str) -> str:
+        """Submit a job, and return its run once the service shows it: `submit` itself waits only so long."""
+        run = self.ok("submit", *words, **env).out.strip()
+        self.until_known(run)
+        return run
+
+    def until_known(self, run: str) -> None:
+        """Wait until a controller has taken a job, and shows a status of it."""
+
+        async def known() -> bool:
+            async with clients(self._where) as each:
+                return any([await client.status(run) is not None async for client in each])
+
+        until_seen(lambda: asyncio.run(known()), COMMAND_TIMEOUT_S)
+
+    def ended(self, run: str) -> dict[str, object]:
+        """Wait for the end of a run, and return its status: the log has the end first, the status a moment later."""
+        self.until_known(run)
+        self("watch", run)
+        self.until(run, lambda status: status["state"] in ENDS)
+        return self.ok("get", run, "-o", "json").document
+
+    def until_archived(self, run: str) -> None:
+        """Wait until the archive of a run is closed: its end is in the log before."""
+        until_seen((self.data / "archive" / run / "last.json").exists, COMMAND_TIMEOUT_S)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file of the user's."""
@@ -129,15 +181,31 @@ class Up:
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
-        self.pids: dict[str, int] = {}
+        self._pids: dict[str, int] = {}
+        self._roots: list[psutil.Process] = [psutil.Process(process.pid)]
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Its processes by role, as it was last asked."""
+        return self._pids
+
+    @pids.setter
+    def pids(self, pids: dict[str, int]) -> None:
+        self._pids = pids
+        # By process, not by number: that of one that has ended may be another's by the time it is looked for.
+        for pid in pids.values():
+            with suppress(psutil.NoSuchProcess):
+                self._roots.append(psutil.Process(pid))
 
     def wait_ready(self) -> None:
         """Wait for the line that says that everything runs."""
         assert self.process.stdout is not None
         backstop = threading.Timer(COMMAND_TIMEOUT_S, self.process.kill)
         backstop.start()
-        line = self.process.stdout.readline()
-        backstop.cancel()
+        try:
+            line = self.process.stdout.readline()
+        finally:
+            backstop.cancel()
         if not line:
             _, err = self.process.communicate()
             pytest.fail(f"`runfold up` did not start: {err}")
@@ -145,13 +213,7 @@ class Up:
 
     def family(self) -> list[psutil.Process]:
         """Every process under it, and those that its children started in sessions of their own."""
-        roots = [self.process.pid, *self.pids.values()]
-        found: dict[int, psutil.Process] = {}
-        for pid in roots:
-            if psutil.pid_exists(pid):
-                process = psutil.Process(pid)
-                found |= {each.pid: each for each in [process, *process.children(recursive=True)]}
-        return list(found.values())
+        return list({process.pid: process for root in self._roots for process in under(root)}.values())
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> str:
         """Ask it to stop, wait until it has, and return what it said."""
@@ -163,8 +225,9 @@ class Up:
         """End whatever is left of it, so that a failing test leaves nothing behind."""
         family = self.family()
         for process in family:
-            process.kill()
-        psutil.wait_procs(family, timeout=STOP_TIMEOUT_S)
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        gone(family)
         self.process.wait(STOP_TIMEOUT_S)
 
 
@@ -172,20 +235,47 @@ class Up:
 def runfold(tmp_path: Path) -> Iterator[Commands]:
     """Commands in a folder of the test's own."""
     commands = Commands(tmp_path)
-    yield commands
-    commands.end()
+    try:
+        yield commands
+    finally:
+        commands.end()
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     """Commands beside a service that a whole module shares."""
     commands = Commands(tmp_path_factory.mktemp("served"))
-    with commands.service("--slots", "4"):
-        yield commands
-    commands.end()
+    try:
+        with commands.service("--slots", "4"):
+            yield commands
+    finally:
+        commands.end()
 
 
-def gone(processes: list[psutil.Process]) -> list[psutil.Process]:
+def under(process: psutil.Process) -> list[psutil.Process]:
+    """A process and all that it has started; nothing of one that has ended."""
+    try:
+        return [process, *process.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def lives(process: psutil.Process) -> bool:
+    """Whether a process has not ended; one that nobody has collected yet has."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     """Wait for processes to end, and return those that did not."""
-    _, alive = psutil.wait_procs(processes, timeout=STOP_TIMEOUT_S)
-    return [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    left = list(processes)
+
+    def none_left() -> bool:
+        left[:] = [process for process in left if lives(process)]
+        return not left
+
+    with suppress(TimeoutError):
+        until_seen(none_left, STOP_TIMEOUT_S)
+    return left

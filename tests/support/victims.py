@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 
 from runfold.events.transitions import StateChanged
-from runfold.replay.errors import NotFound
+from runfold.replay.errors import ReplayError
 from runfold.replay.source import load
-from runfold.workers.places import PLACES_FOLDER, find_places
-from support.commands import COMMAND_TIMEOUT_S
+from runfold.workers.places import PLACES_FOLDER, Place
+from support.commands import COMMAND_TIMEOUT_S, ENDS, lives, under
 from support.waiting import until_seen
 
 if TYPE_CHECKING:
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from runfold.events.entry import Entry
     from support.commands import Commands
 
-ENDS = ("finished", "errored", "aborted")
 HELD = """
 import os, pathlib, signal, time
 import runfold
@@ -58,7 +59,7 @@ class Held:
         options = {"env.HOLD": name, "failure.max_failures": 1, **(settings or {})}
         words = [word for key, value in options.items() for word in ("--set", f"{key}={value}")]
         runfold.write("held.py", HELD)
-        self.run = runfold.ok("submit", "held.py:train", "--workers", str(workers), *words).out.strip()
+        self.run = runfold.submit("held.py:train", "--workers", str(workers), *words)
 
     @property
     def status(self) -> dict[str, object]:
@@ -67,13 +68,7 @@ class Held:
 
     def reaches(self, state: str) -> None:
         """Wait for a state."""
-
-        def reached() -> bool:
-            status = self.status
-            assert status["state"] == state or status["state"] not in ENDS, status
-            return status["state"] == state
-
-        until_seen(reached, COMMAND_TIMEOUT_S)
+        self.runfold.reaches(self.run, state)
 
     def waits_until(self, condition: Callable[[], object]) -> None:
         """Wait until something is true of it; a run that has ended meanwhile is shown."""
@@ -93,19 +88,18 @@ class Held:
 
     def runners(self) -> list[psutil.Process]:
         """Its runners."""
-        places = find_places(self.runfold.data / PLACES_FOLDER / "local")
-        return [psutil.Process(place.pid) for _, place in places if place.run == self.run]
+        return [process for process, _ in placed(self.runfold, self.run)]
 
     def family(self) -> list[psutil.Process]:
         """Its runners, and all that they have started."""
-        return [one for runner in self.runners() for one in (runner, *runner.children(recursive=True))]
+        return [one for runner in self.runners() for one in under(runner)]
 
     def rank(self, number: int) -> psutil.Process:
         """The process of a rank, once there is one."""
         found: list[psutil.Process] = []
 
         def there() -> bool:
-            found.extend(one for one in self.family() if one.is_running() and one.name() == f"rank-{number}")
+            found.extend(one for one in self.family() if is_called(one, f"rank-{number}"))
             return bool(found)
 
         until_seen(there, COMMAND_TIMEOUT_S)
@@ -114,8 +108,7 @@ class Held:
     def ends(self) -> dict[str, object]:
         """Wait for its end, and return what its log says of it."""
         self.lets("load", "train", "stubborn", "fail", "far")
-        self.runfold("watch", self.run)
-        return self.runfold.ok("get", self.run, "-o", "json").document
+        return self.runfold.ended(self.run)
 
     def entries(self) -> list[Entry]:
         """Its log, from the archive, once that holds the end."""
@@ -124,7 +117,7 @@ class Held:
         def whole() -> bool:
             try:
                 entries[:] = load(self.run, data_dir=self.runfold.data).entries
-            except NotFound:
+            except ReplayError:
                 return False
             last = entries[-1].transitions if entries else ()
             return any(isinstance(one, StateChanged) and one.to_state in ENDS for one in last)
@@ -135,9 +128,37 @@ class Held:
     @property
     def spent(self) -> dict[str, int]:
         """What is spent of each budget."""
-        budgets = self.status["budgets"]
-        assert isinstance(budgets, dict)
-        return {name: one["spent"] for name, one in budgets.items() if one["spent"]}
+        return spent_of(self.status)
+
+
+def spent_of(status: dict[str, object]) -> dict[str, int]:
+    """What is spent of each budget, by a status."""
+    budgets = status["budgets"]
+    assert isinstance(budgets, dict)
+    return {name: one["spent"] for name, one in budgets.items() if one["spent"]}
+
+
+def placed(runfold: Commands, run: str) -> list[tuple[psutil.Process, str]]:
+    """The runners of a run that live, each with its node.
+
+    Only looked at: the lock of a place is the runner's, and its supervisor's to try.
+    """
+    found: list[tuple[psutil.Process, str]] = []
+    for path in sorted((runfold.data / PLACES_FOLDER / "local").glob("*.json")):
+        with suppress(FileNotFoundError, msgspec.DecodeError, psutil.NoSuchProcess):
+            place = msgspec.json.decode(path.read_bytes(), type=Place)
+            process = psutil.Process(place.pid)
+            if place.run == run and is_called(process, "runfold-runner"):
+                found.append((process, place.node))
+    return found
+
+
+def is_called(process: psutil.Process, name: str) -> bool:
+    """Whether a process lives, and is called so."""
+    try:
+        return lives(process) and process.name() == name
+    except psutil.NoSuchProcess:
+        return False
 
 
 def supervisor(runfold: Commands) -> psutil.Process:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FollowOption = Annotated[bool, typer.Option("--follow", help="Watch the run until it ends.")]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Do not wait for a controller to take or refuse it.")]
-ANSWER_WAIT_S: Final = 2.0
+ANSWER_WAIT_S: Final = 10.0
 ANSWER_POLL_S: Final = 0.05
 
 
@@ -44,7 +44,7 @@ def command(
 ) -> None:
     """Publish a job. Its run's id stands alone on standard output; the broker's acknowledgement is the receipt.
 
-    A controller takes or refuses it at once: that is waited for, two seconds at most, so that a refusal is told.
+    A controller takes or refuses it at once: that is waited for, ten seconds at most, so that a refusal is told.
     """
     where = find(data, server, context)
     is_job_file(target)  # a file of a kind that is none is told whether there is a service or not
