@@ -143,14 +143,13 @@ def test_a_validation_that_a_killed_supervisor_had_begun_is_begun_again(runfold:
             time.sleep(0.02)
 
     with runfold.service("--slots", "2") as up:
-        run = runfold.ok("submit", "job.json").out.strip()
+        run = runfold.submit("job.json")
         wait_begun(1)
         psutil.Process(up.pids["controller"]).kill()
         psutil.Process(up.pids["supervisor"]).kill()
         wait_begun(2)
         (runfold.folder / "go").touch()
-        runfold.ok("watch", run)
-        status = runfold.ok("get", run, "-o", "json").document
+        status = runfold.ended(run)
         up.pids = json.loads((runfold.data / "connection.json").read_text(encoding="utf-8"))["pids"]
     assert status["state"] == "finished"
     checkpoints = status["checkpoints"]
@@ -223,7 +222,12 @@ def test_a_rank_that_is_asked_to_end_calls_its_hooks_first(tmp_path: Path, runfo
     trainer = api.Trainer(
         wait_for_the_end,
         train_loop_config={},
-        run_config=api.RunConfig(name="ended", data_dir=runfold.data, callbacks=(Traces(tmp_path),)),
+        run_config=api.RunConfig(
+            name="ended",
+            data_dir=runfold.data,
+            callbacks=(Traces(tmp_path),),
+            timeouts=Timeouts(stop_grace_s=25.0),  # as long as its hooks take
+        ),
     )
     with runfold.service("--slots", "2"):
         from concurrent.futures import ThreadPoolExecutor

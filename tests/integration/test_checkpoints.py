@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,7 @@ from runfold.workers.storage import Storage, open_storage
 from support.clients import client_of
 from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.saving import SAVING
-from support.waiting import LOOK_EVERY_S, until, until_seen, within
+from support.waiting import until, until_seen, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -247,9 +246,9 @@ async def test_a_checkpoint_can_be_asked_for_and_a_run_stopped_at_one(user: Comm
     async with client_of(user) as client:
         await client.submit(job)
         async with follow_run(client, run_id) as following:
-            await until(lambda: following.state is not None and following.state.reports > 4)
+            await until(lambda: following.state is not None and following.state.reports > 4, RUN_TIMEOUT_S)
             assert await client.request(run_id, CheckpointNow(id=new_request_id(), by="ann")) == "accepted"
-            await until(lambda: following.state is not None and following.state.checkpoint is not None)
+            await until(lambda: following.state is not None and following.state.checkpoint is not None, RUN_TIMEOUT_S)
             stop = StopAtCheckpoint(id=new_request_id(), by="ann", reason="the night is over")
             assert await client.request(run_id, stop) == "accepted"
             state = await within(RUN_TIMEOUT_S, following.wait_ended())
@@ -320,8 +319,8 @@ def test_the_commands(user: Commands) -> None:
 
 def test_a_second_live_run_on_the_same_path_is_refused_and_told_of_the_first(user: Commands, tmp_path: Path) -> None:
     options = ("--set", f"storage_path={tmp_path}", "--set", "storage_name=shared", "--set", "config.steps=2")
-    first = user.ok("submit", "saving.py:asked", *options).out.strip()
-    until_seen(lambda: user.status(first)["state"] == "running", COMMAND_TIMEOUT_S)
+    first = user.submit("saving.py:asked", *options)
+    user.reaches(first, "running")
     refused = user("run", "saving.py:trains", *options)
     assert (refused.code, first in refused.err, "shared" in refused.err) == (2, True, True), refused.err
     user.ok("stop", first, "--at-checkpoint", "--reason", "another one waits")
@@ -335,10 +334,9 @@ def test_a_run_of_a_service_tells_the_same_from_its_log_and_from_its_storage(use
     """Nobody waited for it: the archiver puts its log beside its checkpoints."""
     settings = [f"storage_path={tmp_path}", "storage_name=told", "config.steps=3", "checkpoint.num_to_keep=2"]
     options = [word for setting in settings for word in ("--set", setting)]
-    run = user.ok("submit", "saving.py:trains", "--workers", "2", *options).out.strip()
+    run = user.submit("saving.py:trains", "--workers", "2", *options)
     user.ok("watch", run)
-    while not list((tmp_path / "told" / ".runfold").glob(f"run-{run}.*")):
-        time.sleep(LOOK_EVERY_S)
+    until_seen(lambda: bool(list((tmp_path / "told" / ".runfold").glob(f"run-{run}.*"))), COMMAND_TIMEOUT_S)
     from_storage, from_log = Result.from_path(tmp_path / "told"), get_result(run, data=user.data)
     assert from_storage == from_log
     assert (from_storage.run, from_storage.state, from_storage.return_value) == (run, "finished", 0)

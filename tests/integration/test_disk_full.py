@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from runfold.brokerhealth import broker_trouble
 from runfold.events.nats.files import read_connection
 from support.commands import COMMAND_TIMEOUT_S, Commands
+from support.waiting import ASK_EVERY_S, until_seen
 
 TRAINING = """
 import time
@@ -81,7 +84,7 @@ def test_a_full_disk_is_told_and_waited_for(runfold: Commands, small: Path, tmp_
                 pytest.fail(f"never {what} {said} {index}: {document} {got.err}")
 
     with runfold.service() as up:
-        run = runfold.ok("submit", "jobs.py:steps", "--set", f"config.enough={enough}").out.strip()
+        run = runfold.submit("jobs.py:steps", "--set", f"config.enough={enough}")
         until("running", index=5)
         filler = fill(small)
         until("running", said="no space left on device")
@@ -93,9 +96,8 @@ def test_a_full_disk_is_told_and_waited_for(runfold: Commands, small: Path, tmp_
         filler.unlink()
         until("running", index=before + 20)
         enough.write_text("")
-        assert runfold("watch", run).code == 0
-        status = runfold.ok("get", run, "-o", "json").document
-        assert status["attempt"] == 1
+        status = runfold.ended(run)
+        assert (status["state"], status["attempt"]) == ("finished", 1)
         assert status["ranks"][0]["index"] == status["return_value"] - 1  # type: ignore[index,operator]  # numbers
         runfold.ok("audit", run)
         runfold.ok("verify", run)
@@ -120,7 +122,7 @@ def test_a_broker_that_ends_on_a_full_disk_is_started_again_on_it(runfold: Comma
             assert time.monotonic() < deadline, got.err
 
     with runfold.service("--slots", "1") as up:
-        run = runfold.ok("submit", "noisy.py:talks").out.strip()
+        run = runfold.submit("noisy.py:talks")
         watching = runfold.start("watch", run)
         assert watching.stdout is not None
         while " running " not in watching.stdout.readline():
@@ -177,36 +179,32 @@ def test_a_disk_that_is_full_while_a_group_starts_costs_no_failure(
     settings = (f"timeouts.import_timeout_s={IMPORT_S}", "failure.controller_failure_limit=0")
     patience = [word for setting in settings for word in ("--set", setting)]
 
-    def status() -> dict[str, object]:
-        return runfold.ok("get", run, "-o", "json").document
-
-    def until(held: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not held():
-            assert time.monotonic() < deadline, status()
+    def trouble() -> str | None:
+        """What the broker says of itself: asked here, since the time to import goes on until it is full."""
+        file = read_connection(runfold.data)
+        return None if file is None else asyncio.run(broker_trouble(file.monitor))
 
     with runfold.service("--slots", "2") as up:
-        noisy = runfold.ok("submit", "noisy.py:talks").out.strip()
-        until_running = runfold.start("watch", noisy)
-        assert until_running.stdout is not None
-        while " running " not in until_running.stdout.readline():
-            assert until_running.poll() is None
-        run = runfold.ok("submit", "slow.py:train", *patience).out.strip()
-        until(lambda: "import_timeout_s" in str(status()["timeouts"]))
+        noisy = runfold.submit("noisy.py:talks")
+        runfold.reaches(noisy, "running")
+        run = runfold.submit("slow.py:train", *patience)
         watching = [runfold.start("watch", each) for each in (run, noisy)]
+        runfold.until(run, lambda status: "import_timeout_s" in str(status["timeouts"]))
         filler = fill(small)
-        until(lambda: "no space left on device" in runfold.ok("get", run).err)
+        until_seen(lambda: "no space left on device" in (trouble() or ""))
         (tmp_path / "load").touch()
         full_until = time.monotonic() + FULL_S
         while time.monotonic() < full_until:
             # Which stream fails first is chance: the last words may still find room in a page that was begun.
-            assert (status()["state"] != "errored", status()["attempt"]) == (True, 1)
+            status = runfold.status(run)
+            assert (status["state"] != "errored", status["attempt"]) == (True, 1)
+            time.sleep(ASK_EVERY_S)
         filler.unlink()
         (tmp_path / "enough").touch()
-        for process in (*watching, until_running):
+        for process in watching:
             out, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
             assert process.returncode == 0, (out, err, runfold("replay", run, "--full").out)
             assert " finished in " in out
-        ended = status()
+        ended = runfold.ended(run)
         assert (ended["state"], ended["attempt"], ended["return_value"]) == ("finished", 1, "trained")
         up.stop()
