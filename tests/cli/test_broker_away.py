@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import signal
@@ -106,6 +107,7 @@ def submit(runfold: Commands, run: str) -> tuple[str, ...]:
 def at_work(runfold: Commands, *runs: str) -> None:
     for run in runs:
         runfold.ok(*submit(runfold, run))
+        runfold.until_known(run)
         watching = shown(runfold.start("watch", run), " running ")
         watching.send_signal(signal.SIGINT)
         watching.communicate(timeout=COMMAND_TIMEOUT_S)
@@ -116,6 +118,8 @@ def test_who_asks_waits_for_the_broker_of_a_service_that_runs(runfold: Commands)
     with runfold.service("--slots", "2") as up:
         at_work(runfold, "seen", "stopped")
         with broker_away(runfold):
+            other = runfold("up")
+            assert (other.code, "is in use" in other.err) == (1, True), other.err
             asking = [
                 runfold.start(*words)
                 for words in [
@@ -132,13 +136,12 @@ def test_who_asks_waits_for_the_broker_of_a_service_that_runs(runfold: Commands)
             nobody = runfold.start("get", "nobody")
             for process in (*asking, nobody):
                 waits(process)
-            other = runfold("up")
-            assert (other.code, "is in use" in other.err) == (1, True), other.err
         for process in asking:
             assert ended(process)[0] == 0, process.args
         code, err = ended(nobody)
         assert (code, "there is no run" in err) == (4, True)
         (runfold.folder / "enough").touch()
+        runfold.until_known("new")
         for run, code in (("seen", 0), ("stopped", 3), ("new", 0)):
             assert runfold("watch", run).code == code
         assert "the broker ended unexpectedly" in up.stop()
@@ -188,9 +191,9 @@ async def test_who_waited_in_vain_is_told_that_the_broker_of_a_running_service_d
 ) -> None:
     runfold.write("jobs.py", TRAINING)
     with runfold.service("--slots", "1"):
-        at_work(runfold, "seen")
+        await asyncio.to_thread(at_work, runfold, "seen")
         where = find(str(runfold.data))
-        monkeypatch.setattr(patience, "BROKER_AWAITED_S", 2.0)
+        monkeypatch.setattr(patience, "BROKER_AWAITED_S", 5.0)
         with broker_away(runfold):
             for what, ask in ASKING.items():
                 with pytest.raises(BrokerAwayError, match="is running, but its broker does not answer") as told:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from support.commands import COMMAND_TIMEOUT_S, Commands
+from support.commands import COMMAND_TIMEOUT_S, Commands, gone, under
 from support.scripts import TRAINING
 
 if TYPE_CHECKING:
@@ -154,10 +154,12 @@ def test_the_first_signal_aborts_in_order(user: Commands, number: signal.Signals
 def test_a_run_under_way_is_found_by_other_commands(user: Commands) -> None:
     process = user.start("run", "jobs.py:wait", "--workers", "2")
     running(process)
+    (folder,) = (user.data / "once").iterdir()
+    user.reaches(folder.name, "running")
     (listed,) = json.loads(user.ok("ls", "-o", "json").out)
     assert (listed["state"], listed["where"]) == ("running", "once")
     run = listed["run"]
-    assert user.ok("get", run, "-o", "json").document["state"] == "running"
+    assert (run, user.ok("get", run, "-o", "json").document["state"]) == (folder.name, "running")
     assert "RUNNING" in user.ok("replay", run).out
     assert "accepted" in user.ok("abort", run, "--reason", "seen enough").out
     _, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
@@ -169,12 +171,11 @@ def test_a_run_under_way_is_found_by_other_commands(user: Commands) -> None:
 def test_a_killed_run_leaves_no_process(user: Commands) -> None:
     process = user.start("run", "jobs.py:wait", "--workers", "2")
     running(process)
-    family = psutil.Process(process.pid).children(recursive=True)
-    assert len(family) >= 5
+    family = under(psutil.Process(process.pid))
+    assert len(family) > 5
     process.kill()
-    process.communicate()
-    _, alive = psutil.wait_procs(family, timeout=COMMAND_TIMEOUT_S)
-    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
+    process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert gone(family) == []
     doctor = user("doctor")
     assert doctor.code == 1
     assert "left behind" in doctor.out

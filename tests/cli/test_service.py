@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import COMMAND_TIMEOUT_S, Commands, gone
+from support.commands import COMMAND_TIMEOUT_S, Commands, gone, lives, under
 from support.scripts import TRAINING
 from support.sources import ROOT
+from support.victims import is_called
 from support.waiting import until_seen
 
 
@@ -25,8 +26,7 @@ def user(served: Commands) -> Commands:
 
 def ended(user: Commands, run: str) -> dict[str, object]:
     """Wait for a run's end and return its status."""
-    user("watch", run)
-    return user.ok("get", run, "-o", "json").document
+    return user.ended(run)
 
 
 def publish(user: Commands, payload: bytes) -> int:
@@ -53,6 +53,7 @@ def test_submit_prints_the_id_alone_and_the_run_can_be_followed(user: Commands) 
     done = user.ok("submit", "jobs.py:ok", "--workers", "2", "--set", "config.steps=2")
     run = done.out.strip()
     assert done.out == f"{run}\n"
+    user.until_known(run)
     watched = user.ok("watch", run)
     assert "step=1" in watched.out
     status = ended(user, run)
@@ -102,31 +103,31 @@ def test_an_interrupt_can_leave_the_run_to_the_service(user: Commands) -> None:
     _, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
     assert process.returncode == 0
     assert "left-alone goes on" in err
-    assert user.ok("get", "left-alone", "-o", "json").document["state"] == "running"
+    user.reaches("left-alone", "running")
     user.ok("abort", "left-alone", "--reason", "tidy")
 
 
 def test_watch_as_json_gives_a_status_a_line(user: Commands) -> None:
-    run = user.ok("submit", "jobs.py:ok").out.strip()
+    run = user.submit("jobs.py:ok")
     lines = [json.loads(line) for line in user.ok("watch", run, "-o", "json").out.splitlines()]
     assert lines[-1]["state"] == "finished"
     assert [line["head"]["n"] for line in lines] == list(range(len(lines)))
 
 
 def test_abort_is_acknowledged_with_who_and_why(user: Commands) -> None:
-    run = user.ok("submit", "jobs.py:wait", "--workers", "2").out.strip()
+    run = user.submit("jobs.py:wait", "--workers", "2")
     large = user("abort", run, "--reason", "x" * 20_000)
     assert (large.code, "request_max_bytes" in large.err) == (2, True)
     assert "accepted" in user.ok("abort", run, "--reason", "seen enough").out
     assert user("watch", run).code == 3
-    status = user.ok("get", run, "-o", "json").document
+    status = ended(user, run)
     assert status["state"] == "aborted"
     assert "seen enough" in str(status["reason"])
     assert "ended already" in user.ok("abort", run, "--reason", "again").out
 
 
 def test_logs_follow_until_the_run_ends(user: Commands) -> None:
-    run = user.ok("submit", "jobs.py:ok", "--workers", "2").out.strip()
+    run = user.submit("jobs.py:ok", "--workers", "2")
     lines = user.ok("logs", run, "--follow", "-o", "json").out.splitlines()
     told = {(record["rank"], record["text"]) for record in map(json.loads, lines)}
     assert {(0, "rank 0 has printed this"), (1, "rank 1 has printed this")} <= told
@@ -136,9 +137,7 @@ def test_a_job_published_raw_is_a_run_of_its_number(user: Commands) -> None:
     job = {"entrypoint": "jobs.py:ok", "working_dir": str(user.folder), "scaling": {"num_workers": 2}}
     run = f"job-{publish(user, json.dumps(job).encode())}"
     assert run == "job-1" or run.startswith("job-")
-    watched = user("watch", run)
-    while watched.code == 4:  # not taken yet
-        watched = user("watch", run)
+    user.until_known(run)
     assert ended(user, run)["state"] == "finished"
 
 
@@ -158,9 +157,8 @@ def test_a_bad_job_is_refused_with_the_path_of_the_offender(
     user: Commands, payload: bytes, path: str, said: str
 ) -> None:
     name = f"job-{publish(user, payload)}"
-    found = user("get", name, "-o", "json")
-    while found.code == 4:
-        found = user("get", name, "-o", "json")
+    until_seen(lambda: user("get", name).code != 4, COMMAND_TIMEOUT_S)
+    found = user.ok("get", name, "-o", "json")
     assert found.document["kind"] == "job_refused"
     assert found.document["path"] == path
     assert said in str(found.document["reason"])
@@ -186,6 +184,8 @@ def test_a_second_service_in_one_directory_is_refused_and_harms_nothing(user: Co
 
 
 def test_doctor_finds_the_service_well(user: Commands) -> None:
+    # A supervisor that is slow is a problem for as long.
+    until_seen(lambda: user("doctor").code == 0, COMMAND_TIMEOUT_S)
     done = user.ok("doctor", "-o", "json")
     checks = {check["what"]: check["verdict"] for check in json.loads(done.out)}
     assert {"service", "streams", "pool"} <= set(checks)
@@ -216,10 +216,8 @@ def test_the_examples_publish_jobs(user: Commands) -> None:
         check=True,
         timeout=COMMAND_TIMEOUT_S,
     )
-    watched = user("watch", done.stdout.strip())
-    while watched.code == 4:
-        watched = user("watch", done.stdout.strip())
-    assert watched.code == 0
+    user.until_known(done.stdout.strip())
+    assert user("watch", done.stdout.strip()).code == 0
     path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
     shell = subprocess.run(
         ["sh", "examples/publish.sh"],
@@ -237,6 +235,7 @@ def test_stopping_leaves_no_process_and_the_archive_answers_afterwards(runfold: 
     runfold.write("jobs.py", TRAINING)
     with runfold.service() as up:
         run = runfold.ok("submit", "jobs.py:ok", "--follow").out.strip()
+        runfold.until_archived(run)
         runfold.ok("submit", "jobs.py:wait", "--workers", "2")
         family = up.family()
         up.stop(signal.SIGINT)
@@ -248,15 +247,16 @@ def test_stopping_leaves_no_process_and_the_archive_answers_afterwards(runfold: 
 def test_the_runs_of_a_killed_service_go_on_and_the_next_one_adopts_them(runfold: Commands) -> None:
     runfold.write("jobs.py", TRAINING)
     with runfold.service("--slots", "4") as up:
-        run = runfold.ok("submit", "jobs.py:wait", "--workers", "2").out.strip()
-        until_seen(lambda: runfold.status(run)["state"] == "running", COMMAND_TIMEOUT_S)
+        run = runfold.submit("jobs.py:wait", "--workers", "2")
+        runfold.reaches(run, "running")
         family = up.family()
-        runner = next(one for one in family if one.name() == "runfold-runner")
-        kept = [runner, *runner.children(recursive=True)]
-        assert {"rank-0", "rank-1"} <= {one.name() for one in kept}
+        runner = next(one for one in family if is_called(one, "runfold-runner"))
+        kept = under(runner)
+        group = [one for one in kept for name in ("runfold-runner", "rank-0", "rank-1") if is_called(one, name)]
+        assert len(group) == 3
         up.process.kill()
         assert gone([one for one in family if one not in kept]) == []
-    assert all(one.is_running() for one in kept)
+    assert all(lives(one) for one in group)
     with runfold.service("--slots", "4"):
         assert runfold.ok("submit", "jobs.py:ok", "--follow").code == 0
         status = runfold.ok("get", run, "-o", "json").document

@@ -26,7 +26,7 @@ from support.waiting import until
 if TYPE_CHECKING:
     from runfold.events.status import Status
 
-RUN_TIMEOUT_S = 120.0
+RUN_TIMEOUT_S = 240.0
 OUTAGE_S = 4.0
 RESUMED = "corrupt-checkpoint-on-resume"
 DISK_FULL = "disk-full-at-checkpoint"
