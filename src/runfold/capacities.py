@@ -124,9 +124,9 @@ async def heard_pools(address: Address) -> dict[str, PoolBeat]:
 
 
 async def _heard(client: Client, until: str | None = None) -> dict[str, PoolBeat]:
-    """Return all pools that are heard within `HEAR_S`, or until one is."""
+    """Return all pools that are heard within `HEAR_S`, or until one is; the first is waited for as an answer is."""
     pools: dict[str, PoolBeat] = {}
-    found = asyncio.Event()
+    found, first = asyncio.Event(), asyncio.Event()
 
     async def hear(message: RawMessage) -> None:
         try:
@@ -134,6 +134,7 @@ async def _heard(client: Client, until: str | None = None) -> dict[str, PoolBeat
         except msgspec.DecodeError:
             return
         pools[beat.pool] = beat
+        first.set()
         if beat.pool == until:
             found.set()
 
@@ -143,6 +144,9 @@ async def _heard(client: Client, until: str | None = None) -> dict[str, PoolBeat
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(HEAR_S):
                     await found.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REQUEST_TIMEOUT_S - HEAR_S):
+                    await first.wait()
     finally:
         await client.connection.unsubscribe(subscription)
     return pools

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FREE_MIN_BYTES: Final = 1024**3
 VERSION_TIMEOUT_S: Final = 10.0
 QUARANTINED_SHOWN_MAX: Final = 8
-POOL_BEAT_TIMEOUT_S: Final = 3.0
+POOL_BEAT_TIMEOUT_S: Final = 10.0
 
 Verdict = Literal["ok", "warning", "problem"]
 

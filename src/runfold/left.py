@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runfold.events.status import Status
     from runfold.locate import Address
 
-ASKING_MAX_S: Final = 2.0
+ASKING_MAX_S: Final = 5.0
 _NOT_AT_WORK: Final = ("initializing", "scheduling", "rescheduling")
 
 

@@ -22,7 +22,7 @@ LINES_BURST_MAX: Final = 100
 """So many lines may come at once; then ten a second, and it is said how many were left out."""
 LINE_EVERY_S: Final = 0.1
 LINE_CHARS_MAX: Final = 500
-DRAIN_S: Final = 1.0
+DRAIN_S: Final = 5.0
 
 
 class Printed:

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 REFUSAL_POLL_S: Final = 0.25
 GONE_TIMEOUT_S: Final = 5.0
 GONE_POLL_S: Final = 0.01
-CLOSING_TIMEOUT_S: Final = 10.0
+CLOSING_TIMEOUT_S: Final = 20.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from runfold import capacities
 from runfold.capacities import chosen, heard_pools, set_capacity
 from runfold.errors import NoAnswerError, UsageError
 from runfold.events.beats import PoolBeat
+from runfold.events.limits import REQUEST_TIMEOUT_S
 from runfold.events.nats.names import Names
 from runfold.events.pools import CapacitySet, SetCapacity
 from runfold.locate import Address
@@ -40,8 +41,9 @@ def test_where_there_is_none_or_one_of_several_it_must_be_said_which() -> None:
 class Pools:
     """A client of a broker at which the supervisors of these pools beat, and answer."""
 
-    def __init__(self, *pools: str) -> None:
+    def __init__(self, *pools: str, late_s: float = 0.0) -> None:
         self.pools = pools
+        self._late_s = late_s
         self.names = Names("runfold")
         self.connection = self
         self.generation, self.is_up = 1, True
@@ -61,11 +63,12 @@ class Pools:
         self.heard[self._subscribed_count] = subject
         self._hears[subject] = hear
         if subject == self.names.subjects.pool_beat("*"):
-            for pool in self.pools:
-                await hear(
-                    SimpleNamespace(data=msgspec.json.encode(PoolBeat(pool=pool, supervisor="s", nodes={}, free=0)))
-                )
+            asyncio.get_running_loop().call_later(self._late_s, lambda: asyncio.ensure_future(self._beat(hear)))
         return self._subscribed_count
+
+    async def _beat(self, hear: Callable[[object], Awaitable[None]]) -> None:
+        for pool in self.pools:
+            await hear(SimpleNamespace(data=msgspec.json.encode(PoolBeat(pool=pool, supervisor="s", nodes={}, free=0))))
 
     async def unsubscribe(self, number: int) -> None:
         del self.heard[number]
@@ -113,5 +116,18 @@ def test_whoever_asked_for_pools_hears_none_afterwards(monkeypatch: pytest.Monke
 
 def test_where_no_supervisor_is_heard_it_is_said_how_to_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capacities, "open_client", Pools().open)
-    with pytest.raises(NoAnswerError, match="no supervisor was heard; start one with `runfold up`"):
-        run_virtual(heard_pools(NOWHERE))
+
+    async def silence() -> float:
+        with pytest.raises(NoAnswerError, match="no supervisor was heard; start one with `runfold up`"):
+            await heard_pools(NOWHERE)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(silence()) == pytest.approx(REQUEST_TIMEOUT_S, abs=0.01)
+
+
+def test_a_supervisor_that_stands_still_for_a_moment_is_heard_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Pools("gpus", late_s=5.0)
+    monkeypatch.setattr(capacities, "open_client", client.open)
+    assert run_virtual(heard_pools(NOWHERE)).keys() == {"gpus"}
+    pool, answer = run_virtual(set_capacity(NOWHERE, None, WISH))
+    assert (pool, answer.done, client.heard) == ("gpus", True, {})

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 END_POLL_S: Final = 0.2
 LOG_POLL_S: Final = 5.0
-DRAIN_S: Final = 2.0
+DRAIN_S: Final = 10.0
 
 RankOption = Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank's.", show_default=False)]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")]
