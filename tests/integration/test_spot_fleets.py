@@ -23,6 +23,7 @@ RESUMED_COUNT = 5
 PLACES_COUNT = 8
 
 
+@pytest.mark.timeout(BACKSTOP_S + 30.0)
 def test_it_follows_both_fleets_and_loses_nothing_that_was_committed() -> None:
     words = ["--traces", str(FOLDER), "--within", str(WITHIN_S), "--places", str(PLACES_COUNT), "-o", "json"]
     command = [sys.executable, str(SCRIPT), *words]
