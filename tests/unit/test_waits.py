@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runfold.workers import waits
+from runfold.workers import processes, waits
 from runfold.workers.data import DataConfig, DatasetShard
 
 PATIENCE_S = 30.0
@@ -53,7 +53,7 @@ def test_rows_of_a_data_set_are_waited_for() -> None:
 def test_what_takes_long_is_told_again_and_again_until_it_is_over(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    told, twice = waits.tell, threading.Event()
+    told, twice = processes.tell, threading.Event()
     times = list[str]()
 
     def tell(text: str) -> None:
