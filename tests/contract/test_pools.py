@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from runfold.events.facts import PlaceOffer
-from runfold.workers.hatchery import Hatchery, launch_zygote
+from runfold.workers.hatchery import Hatchery, RunnerProcess, launch_zygote
 from runfold.workers.pipe import RunnerSpec
 from runfold.workers.pools.labels import NODE_LABEL
 from runfold.workers.pools.local import Demand, Granted
@@ -94,6 +94,8 @@ class Rig:
         )
         started = self.pool.start(spec, self.woken.set)
         await until(lambda: any(name_of(one) == RUNNER for one in self.below()), PATIENCE_S)
+        # One that is let go before its zygote has told of it is ended: nobody else might know of it.
+        await until(lambda: not isinstance(started, RunnerProcess) or started.pid is not None, PATIENCE_S)
         if spec.places_dir is not None:
             # One whose supervisor goes before there is a door to knock at ends with it. The folder is only looked into:
             # who looks for places holds each for an instant, in which the runner may find its own taken.
