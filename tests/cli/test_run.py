@@ -155,6 +155,7 @@ def test_a_run_under_way_is_found_by_other_commands(user: Commands) -> None:
     process = user.start("run", "jobs.py:wait", "--workers", "2")
     running(process)
     (folder,) = (user.data / "once").iterdir()
+    user.until_known(folder.name)
     user.reaches(folder.name, "running")
     (listed,) = json.loads(user.ok("ls", "-o", "json").out)
     assert (listed["state"], listed["where"]) == ("running", "once")

@@ -6,11 +6,11 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.sources import ROOT
+from support.waiting import until_seen
 
 PROGRAM = """\
 #!{python}
@@ -51,7 +51,5 @@ def test_the_readmes_job_is_taken_as_it_is_printed(served: Commands) -> None:
         timeout=COMMAND_TIMEOUT_S,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    deadline_s = time.monotonic() + COMMAND_TIMEOUT_S
-    while not (runs := json.loads(served.ok("ls", "-o", "json").out)):
-        assert time.monotonic() < deadline_s
-    assert runs[0]["run"].startswith("job-")
+    until_seen(lambda: json.loads(served.ok("ls", "-o", "json").out), COMMAND_TIMEOUT_S)
+    assert json.loads(served.ok("ls", "-o", "json").out)[0]["run"].startswith("job-")
