@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import runfold
-from runfold.workers.callbacks import GroupInfo
+from runfold.workers.callbacks import ControllerState, GroupInfo
 
 
 class Told(runfold.ReplicaGroupCallback):
@@ -38,10 +39,23 @@ class Asked(Told):
         raise RuntimeError("only told")
 
 
+class Shown(runfold.ControllerCallback):
+    """Shows the ranks that their run is running: who fails before takes all of them along."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def after_controller_state_update(self, previous_state: ControllerState, current_state: ControllerState) -> None:
+        if current_state.name == "running":
+            self.file.touch()
+
+
 def fails_once(config: dict[str, str]) -> int:
     """Rank 3 fails in its first life; the others train on until it is back."""
-    context, once = runfold.get_context(), Path(config["folder"], "once")
+    context, once, running = runfold.get_context(), Path(config["folder"], "once"), Path(config["folder"], "running")
     if context.get_world_rank() == 3 and not once.exists():
+        while not running.exists():
+            time.sleep(0.01)
         once.touch()
         raise RuntimeError("once")
     runfold.report({"step": 0})
@@ -56,7 +70,7 @@ def test_the_hooks_of_replica_groups_are_called_where_they_belong(tmp_path: Path
         run_config=runfold.RunConfig(
             name="replicas",
             data_dir=tmp_path / "data",
-            callbacks=(Told(tmp_path / "told"), Asked(tmp_path / "asked")),
+            callbacks=(Told(tmp_path / "told"), Asked(tmp_path / "asked"), Shown(tmp_path / "running")),
             failure_config=runfold.FailureConfig(max_failures=1),
         ),
     ).fit()
