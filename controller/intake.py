@@ -19,7 +19,7 @@ from runfold.controller.ports import JobDelivery, Unavailable
 from runfold.controller.safe import root_of, shown, shown_error
 from runfold.controller.seed import NewRun, Quarantined, Unwritten
 from runfold.controller.showing import decoded
-from runfold.controller.takeover import BeginningLost, read_acceptance
+from runfold.controller.takeover import BeginningLost, has_ended, read_acceptance
 from runfold.controller.territory import shown_storage
 from runfold.events.base import Origin
 from runfold.events.conclusions import JobTaken
@@ -208,9 +208,13 @@ class Intake:
 
     async def _is_ending(self, run: str) -> bool:
         """Whether a run that still has its storage is over: then it is about to let it go."""
-        data, _ = await self._patience.ask(self._setting.ports.run(run).status.read)
+        ports = self._setting.ports.run(run)
+        data, _ = await self._patience.ask(ports.status.read)
         status = decoded(_statuses, data)
-        return status is not None and status.terminal
+        if status is not None and status.terminal:
+            return True
+        # Who follows the log knows of the end before the status shows it, and may ask for the next run at once.
+        return await self._patience.ask(lambda: has_ended(ports.log, run))
 
     async def _claim(self, run: str) -> str:
         return await self._patience.ask(lambda: self._host.owners.claim(run))

@@ -170,6 +170,14 @@ class BeginningLost(Exception):
     """A run of that id existed, and its log does not begin with entry 0 any more: archived and purged, or damaged."""
 
 
+async def has_ended(log: Log, run: str) -> bool:
+    """Whether the last entry of a run's log is the one by which it ended."""
+    last = await log.last_sequence()
+    if not last:
+        return False
+    return any([last_of(run, stored.data) is not None async for stored in log.read(last - 1)])
+
+
 async def read_acceptance(log: Log, run: str) -> RunAccepted | None:
     """Return what entry 0 says of a run's job, None when there never was one. Raises `BeginningLost`."""
     later_n = 0
