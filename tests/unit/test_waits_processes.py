@@ -10,8 +10,8 @@ import logging
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -20,6 +20,7 @@ import pytest
 
 from runfold import brokerhealth, children, health, locate, observers, run, salvaging, service, webhook
 from runfold.children import Child, Children
+from runfold.client import Client
 from runfold.early import Early
 from runfold.errors import ServiceError
 from runfold.events.nats import broker
@@ -31,6 +32,7 @@ from runfold.happenings import Happening
 from runfold.locate import find
 from runfold.observers import Observers, Watching
 from runfold.service import Plan, Service
+from support.virtual import run_virtual
 
 SOON_S = 0.02
 SETTINGS = Settings(name="test", namespace="runfold", storage_max_bytes=1, passwords={})
@@ -183,6 +185,77 @@ async def test_the_log_of_a_run_that_was_stopped_is_closed_within_a_time_or_left
     (words,) = told
     assert "nor is its archive closed: it took longer than 0.02 s" in words
     assert f"`runfold salvage digits --data {tmp_path}`" in words
+
+
+class Keeping:
+    """An archiver that writes until it is cancelled, or ends by a bug; `cancelled` is whether it was."""
+
+    def __init__(self, *, bug: bool = False) -> None:
+        self.cancelled = False
+        self._bug = bug
+
+    async def keep(self, *_: object) -> None:
+        if self._bug:
+            raise ValueError("nobody knows why")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled = True
+
+
+def archived(
+    keeping: Keeping, monkeypatch: pytest.MonkeyPatch, say: Callable[[str], None]
+) -> AbstractAsyncContextManager[None]:
+    monkeypatch.setattr("runfold.archiving.Archiver", lambda *_: keeping)
+    return run.archived_meanwhile(cast("Client", None), "digits", Path("data"), say)
+
+
+def test_the_archiver_of_a_run_that_is_over_is_waited_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    keeping, told = Keeping(), list[str]()
+
+    async def story() -> float:
+        async with archived(keeping, monkeypatch, told.append):
+            await asyncio.sleep(1.0)
+        return asyncio.get_running_loop().time()
+
+    assert run_virtual(story()) == pytest.approx(1.0 + run.ARCHIVER_TIMEOUT_S)
+    assert (keeping.cancelled, told) == (True, [])
+
+
+def test_whoever_is_cancelled_while_the_archiver_is_waited_for_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keeping = Keeping()
+
+    async def leaves() -> None:
+        async with archived(keeping, monkeypatch, print):
+            await asyncio.sleep(1.0)
+
+    async def story() -> None:
+        leaving = asyncio.ensure_future(leaves())
+        await asyncio.sleep(1.0 + run.ARCHIVER_TIMEOUT_S / 2)
+        leaving.cancel()
+        await asyncio.wait({leaving})
+        assert (leaving.cancelled(), keeping.cancelled) == (True, True)
+
+    run_virtual(story())
+
+
+def test_a_bug_of_the_archiver_is_raised_and_never_hides_what_ended_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    async def story(error: Exception | None) -> None:
+        async with archived(Keeping(bug=True), monkeypatch, told.append):
+            await asyncio.sleep(1.0)
+            if error is not None:
+                raise error
+
+    with pytest.raises(ValueError, match="nobody knows why"):
+        run_virtual(story(None))
+    assert told == []
+    with pytest.raises(ServiceError, match="the broker is gone"):
+        run_virtual(story(ServiceError("the broker is gone")))
+    assert told == ["the archive of digits was not written while it ran: nobody knows why"]
 
 
 # --- a broker that starts
