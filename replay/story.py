@@ -112,7 +112,7 @@ class _Told:
 class Teller:
     """A story told entry by entry, none of which is kept but those that hold more than reports.
 
-    Of a report that tells what its time went into that is kept, until the attempt is cut into stretches at the end.
+    Of a report that tells what its time went into, that part is kept until the attempt is cut into stretches.
     """
 
     def __init__(self) -> None:

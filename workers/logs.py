@@ -38,5 +38,5 @@ def log_failure(task: asyncio.Task[None], what: str) -> None:
 
 
 def log_bug(task: asyncio.Task[None], what: str) -> None:
-    """Log what a task has failed by that cannot fail, as its done callback."""
+    """Log what a task has failed by that fails by a bug alone, as its done callback."""
     log_failure(task, f"{what}: a bug of runfold's own")

@@ -14,7 +14,7 @@ _GONE: Final = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 SEVERED_READ_MAX_CHARS: Final = 4096
-"""What a library says stands at the beginning; a message may be as long as its author likes."""
+"""Of an error's message: what a library says stands at its beginning, and it may be of any length."""
 
 
 def is_peer_gone(error: BaseException, message: str) -> bool:

@@ -121,7 +121,8 @@ class Follower:
             await asyncio.wait(first, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
                 self._failed.result()
-            return waiting.done()  # it was: what came since, or a silent server, is no reason to have waited in vain
+            # Not `caught_up`: more may have come since, or the server may have fallen silent.
+            return waiting.done()
         finally:
             waiting.cancel()
 

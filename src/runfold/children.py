@@ -93,7 +93,7 @@ class Child:
 
         def watch() -> None:
             process.wait()
-            with contextlib.suppress(RuntimeError):  # nobody is there any more to be told, since just now perhaps
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 loop.call_soon_threadsafe(ended.set)
 
         threading.Thread(target=watch, name=f"wait for the {self.role}", daemon=True).start()

@@ -38,7 +38,8 @@ def _occupied(folder: Path) -> int:
     try:
         return occupy(folder)
     except FileNotFoundError:
-        return occupy(folder)  # who clears away what was killed took it for that while it was made; by now it is gone
+        # A salvage has removed it: between its making and its lock it looks like a killed run's.
+        return occupy(folder)
 
 
 def start_early(where: Where, job: Job) -> Early:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FILES: Final = (".toml", ".json")
 _NO_FILES: Final = (".yaml", ".yml")
 WORKERS_DIGITS_MAX: Final = 18
-"""Of each number of ranks: far more than there may be, and far fewer than a number of any length takes to read."""
+"""Of each number of ranks: more than any group needs, and so few that no text is too long to be read as a number."""
 _COUNT: Final = rf"[0-9]{{1,{WORKERS_DIGITS_MAX}}}"
 _WORKERS: Final = re.compile(rf"(?P<low>-?{_COUNT})(?:-(?P<high>{_COUNT}))?")
 _TEXTS: Final = ("env", "labels")

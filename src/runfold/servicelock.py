@@ -36,7 +36,8 @@ def lock_service(data_dir: Path) -> int:
                 f"the data directory {data_dir} is in use: its service runs already (process {holder}). "
                 f"Nothing was started. Use that one, or stop it first."
             )
-        with suppress(OSError):  # only told to whom is refused: a full disk keeps nobody from starting
+        # The number is only for the message to those who come later: a full disk keeps nobody from starting.
+        with suppress(OSError):
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except BaseException:

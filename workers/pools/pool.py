@@ -108,8 +108,8 @@ class Book(Protocol):
     def release(self, run: str) -> None:
         """Give back what a run holds.
 
-        By the name of a demand for another place of a group, what it reserved of its own; a place that a pool counts as
-        its run's goes back with the run's, or by `part` once nothing lives there.
+        `run` may also be the name of a demand for another place of a group: what the pool reserved under that name goes
+        back. A place that it counts as the run's goes back with the run, or by `part` once nothing lives there.
         """
         ...
 

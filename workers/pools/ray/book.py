@@ -267,7 +267,8 @@ class RayBook:
                 await self._ask_no_more(run)
 
     async def _ask_no_more(self, run: str) -> None:
-        (task := self._asking.pop(run)[1]).cancel()
+        _, task = self._asking.pop(run)
+        task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
     def _in_turn(self) -> list[Demand]:
