@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runfold.locate import Address
 
 ASK_AGAIN_S: Final = 1.0
-HEAR_S: Final = 2.0
+HEAR_TIMEOUT_S: Final = 2.0
 """A supervisor beats once a second."""
 NOBODY_HEARD: Final = "no supervisor was heard; start one with `runfold up`"
 
@@ -124,7 +124,10 @@ async def heard_pools(address: Address) -> dict[str, PoolBeat]:
 
 
 async def _heard(client: Client, until: str | None = None) -> dict[str, PoolBeat]:
-    """Return all pools that are heard within `HEAR_S`, or until one is; the first is waited for as an answer is."""
+    """Return the pools that are heard within `HEAR_TIMEOUT_S`, or until `until` is.
+
+    Where none was by then, the first is waited for as long as an answer is.
+    """
     pools: dict[str, PoolBeat] = {}
     found, first = asyncio.Event(), asyncio.Event()
 
@@ -142,10 +145,10 @@ async def _heard(client: Client, until: str | None = None) -> dict[str, PoolBeat
     try:
         async for _ in _turns(client):
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEAR_S):
+                async with asyncio.timeout(HEAR_TIMEOUT_S):
                     await found.wait()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(REQUEST_TIMEOUT_S - HEAR_S):
+                async with asyncio.timeout(REQUEST_TIMEOUT_S - HEAR_TIMEOUT_S):
                     await first.wait()
     finally:
         await client.connection.unsubscribe(subscription)

@@ -25,8 +25,8 @@ _FILES: Final = (".toml", ".json")
 _NO_FILES: Final = (".yaml", ".yml")
 WORKERS_DIGITS_MAX: Final = 18
 """Of each number of ranks: more than any group needs, and so few that no text is too long to be read as a number."""
-_COUNT: Final = rf"[0-9]{{1,{WORKERS_DIGITS_MAX}}}"
-_WORKERS: Final = re.compile(rf"(?P<low>-?{_COUNT})(?:-(?P<high>{_COUNT}))?")
+_DIGITS: Final = rf"[0-9]{{1,{WORKERS_DIGITS_MAX}}}"
+_WORKERS: Final = re.compile(rf"(?P<low>-?{_DIGITS})(?:-(?P<high>{_DIGITS}))?")
 _TEXTS: Final = ("env", "labels")
 """Fields that map names to text: what is typed for one of them is taken as it stands."""
 

@@ -22,7 +22,7 @@ LINES_BURST_MAX: Final = 100
 """So many lines may come at once; then ten a second, and it is said how many were left out."""
 LINE_EVERY_S: Final = 0.1
 LINE_CHARS_MAX: Final = 500
-DRAIN_S: Final = 5.0
+DRAIN_TIMEOUT_S: Final = 5.0
 
 
 class Printed:
@@ -52,6 +52,10 @@ class Printed:
             self._show(f"{'':13}{'':13} … {counted(self._left_out, 'line')} not shown: {self._logs}")
             self._left_out = 0
 
+    def cut(self) -> None:
+        """Say that what was printed last may not be shown."""
+        self._show(f"{'':13}{'':13} … the last lines may not be shown: {self._logs}")
+
     def _line(self, rank: int, text: str) -> None:
         now = self._clock()
         earned = (now - self._allowed_at_s) / LINE_EVERY_S
@@ -80,7 +84,8 @@ async def output_shown(client: Client, run: str, logs: str, show: Callable[[str]
     follower = follow_output(client.connection, run, lambda batch: printed.take(batch.data))
     try:
         yield
-        await follower.wait_caught_up(DRAIN_S)
+        if not await follower.wait_caught_up(DRAIN_TIMEOUT_S):
+            printed.cut()
     finally:
         await follower.close()
         printed.close()

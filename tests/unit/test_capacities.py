@@ -98,14 +98,18 @@ def test_a_pool_is_found_and_asked_by_one_connection(
 def test_whoever_asked_for_pools_hears_none_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     client = Pools("gpus", "ray")
     monkeypatch.setattr(capacities, "open_client", client.open)
-    assert run_virtual(heard_pools(NOWHERE)).keys() == {"gpus", "ray"}
+
+    async def heard() -> tuple[set[str], float]:
+        return set(await heard_pools(NOWHERE)), asyncio.get_running_loop().time()
+
+    assert run_virtual(heard()) == ({"gpus", "ray"}, capacities.HEAR_TIMEOUT_S)
     with pytest.raises(UsageError, match="--pool: say which: gpus, ray"):
         run_virtual(set_capacity(NOWHERE, None, WISH))
     assert client.heard == {}
 
     async def cancelled() -> None:
         asking = asyncio.ensure_future(heard_pools(NOWHERE))
-        await asyncio.sleep(capacities.HEAR_S / 2)
+        await asyncio.sleep(capacities.HEAR_TIMEOUT_S / 2)
         assert len(client.heard) == 1
         asking.cancel()
         await asyncio.wait({asking})

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
+import asyncio
+from types import SimpleNamespace
+from typing import cast
 
+import msgspec
+import pytest
+
+from runfold import printed
+from runfold.client import Client
 from runfold.events.output import OutputBatch, OutputLine, OutputSource
 from runfold.printed import LINE_CHARS_MAX, LINE_EVERY_S, LINES_BURST_MAX, Printed, output_line
 
@@ -52,3 +59,29 @@ def test_more_than_can_be_read_is_counted() -> None:
 def test_a_line_can_take_no_terminal_over_and_is_cut() -> None:
     assert "\x1b" not in output_line(0, "\x1b[2J")
     assert len(output_line(0, "x" * 9999)) < LINE_CHARS_MAX + 40
+
+
+@pytest.mark.parametrize("caught_up", [True, False])
+def test_it_is_said_when_the_last_lines_do_not_come(monkeypatch: pytest.MonkeyPatch, *, caught_up: bool) -> None:
+    shown: list[str] = []
+    waited: list[float] = []
+
+    async def wait_caught_up(timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        return caught_up
+
+    async def close() -> None:
+        return None
+
+    async def story() -> None:
+        client = cast("Client", SimpleNamespace(connection=None))
+        async with printed.output_shown(client, "r", "runfold logs r", shown.append):
+            pass
+
+    follower = SimpleNamespace(wait_caught_up=wait_caught_up, close=close)
+    monkeypatch.setattr(printed, "follow_output", lambda *_: follower)
+    asyncio.run(story())
+    assert waited == [printed.DRAIN_TIMEOUT_S]
+    assert [line.strip() for line in shown] == (
+        [] if caught_up else ["… the last lines may not be shown: runfold logs r"]
+    )

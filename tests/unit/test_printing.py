@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
 import msgspec
 import pytest
 
+from runfold.cli import logs
 from runfold.cli.logs import Printer
+from runfold.client import Client
 from runfold.events.output import OutputBatch, OutputLine
 
 
@@ -39,3 +45,26 @@ def test_lines_no_longer_kept_are_counted(capsys: pytest.CaptureFixture[str]) ->
 def test_of_older_logs_it_is_only_said_that_some_are_missing(capsys: pytest.CaptureFixture[str]) -> None:
     Printer(None, as_json=False).take(batch(3))
     assert "some lines of earlier output are no longer kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("caught_up", [True, False])
+def test_who_follows_is_told_when_the_end_of_the_output_does_not_come(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *, caught_up: bool
+) -> None:
+    waited: list[float] = []
+
+    async def wait_caught_up(timeout_s: float) -> bool:
+        waited.append(timeout_s)
+        return caught_up
+
+    async def nothing(*_: object) -> None:
+        return None
+
+    follower = SimpleNamespace(wait_caught_up=wait_caught_up, close=nothing)
+    monkeypatch.setattr(logs, "follow_output", lambda *_: follower)
+    monkeypatch.setattr(logs, "_until_ended", nothing)
+    client = cast("Client", SimpleNamespace(connection=None))
+    asyncio.run(logs._follow(client, "digits-1", Printer(None, as_json=False), "runfold logs digits-1"))
+    assert waited == [logs.DRAIN_TIMEOUT_S]
+    err = capsys.readouterr().err
+    assert ("may not be all that was printed. Ask again: runfold logs digits-1" in err) is not caught_up

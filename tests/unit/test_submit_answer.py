@@ -37,14 +37,14 @@ def waited(monkeypatch: pytest.MonkeyPatch, *, taken_s: float = 1e9, refused_s: 
     monkeypatch.setattr(submit, "raise_refused", refused)
 
     async def story() -> float:
-        await submit._answered(cast("Client", None), RECEIPT, submit.ANSWER_WAIT_S)
+        await submit._answered(cast("Client", None), RECEIPT, submit.ANSWER_TIMEOUT_S)
         return asyncio.get_running_loop().time()
 
     return run_virtual(story())
 
 
 def test_a_job_that_nobody_takes_is_waited_for_so_long_and_stored_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waited(monkeypatch) == pytest.approx(submit.ANSWER_WAIT_S, abs=2 * submit.ANSWER_POLL_S)
+    assert waited(monkeypatch) == pytest.approx(submit.ANSWER_TIMEOUT_S, abs=2 * submit.ANSWER_POLL_S)
 
 
 def test_a_controller_that_is_slow_is_waited_for_no_longer_than_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 END_POLL_S: Final = 0.2
 LOG_POLL_S: Final = 5.0
-DRAIN_S: Final = 10.0
+DRAIN_TIMEOUT_S: Final = 10.0
 
 RankOption = Annotated[int | None, typer.Option("--rank", metavar="N", help="Only this rank's.", show_default=False)]
 FollowOption = Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")]
@@ -122,7 +122,7 @@ async def _logs(where: Where, run: str, printer: Printer, *, follow: bool) -> in
             if (status := await live_status(client, run)) is None:
                 continue
             if follow:
-                await _follow(client, run, printer)
+                await _follow(client, run, printer, where.hint("logs", run))
                 return status.world_size
             async for batch in read_output(client.connection, run, rank="*" if printer.rank is None else printer.rank):
                 printer.take(batch.data)
@@ -158,12 +158,14 @@ async def _until_ended(client: Client, run: str, printer: Printer) -> None:
         await asyncio.sleep(every_s)
 
 
-async def _follow(client: Client, run: str, printer: Printer) -> None:
-    """Print what comes until the run has ended and everything kept of it was printed."""
+async def _follow(client: Client, run: str, printer: Printer, again: str) -> None:
+    """Print what comes until the run has ended and everything kept of it was printed; `again` prints it once more."""
     follower = follow_output(client.connection, run, lambda batch: printer.take_lasting(batch.data))
     try:
         await _until_ended(client, run, printer)
-        await follower.wait_caught_up(DRAIN_S)
+        if printer.unheard is None and not await follower.wait_caught_up(DRAIN_TIMEOUT_S):
+            silence = f"the broker gave no more within {DRAIN_TIMEOUT_S:g} s"
+            say(f"{run}: {silence}, and this may not be all that was printed. Ask again: {again}")
     finally:
         await follower.close()
     if printer.unheard is not None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FollowOption = Annotated[bool, typer.Option("--follow", help="Watch the run until it ends.")]
 NoWaitOption = Annotated[bool, typer.Option("--no-wait", help="Do not wait for a controller to take or refuse it.")]
-ANSWER_WAIT_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 10.0
 ANSWER_POLL_S: Final = 0.05
 
 
@@ -50,7 +50,7 @@ def command(
     is_job_file(target)  # a file of a kind that is none is told whether there is a service or not
     address = where.required_service()
     job = job_of(where, address, target, workers, settings, name)
-    receipt = asyncio.run(_submit(address, job, answer_s=0.0 if no_wait or follow else ANSWER_WAIT_S))
+    receipt = asyncio.run(_submit(address, job, answer_s=0.0 if no_wait or follow else ANSWER_TIMEOUT_S))
     if output == "json":
         print_json({"run": receipt.run, "sequence": receipt.sequence, "repeated": receipt.repeated})
     else:
