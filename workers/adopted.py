@@ -39,7 +39,7 @@ class AdoptedRunner:
         self._ended_s: float | None = None
         self._orderly = False
         self._stop: StopNow | None = None
-        self._deadline = StopDeadline(self._kill)
+        self._deadline = StopDeadline(f"the runner of {place.run} on {place.node}", self._kill)
         self._reaching = asyncio.create_task(self._reach(), name=f"knock {place.run} {place.node}")
         self._task = asyncio.create_task(self._live(), name=f"adopted {place.run} {place.node}")
 

@@ -72,10 +72,11 @@ class Hatchery:
 class StopDeadline:
     """Until when a runner that was told to stop has to be gone, else `kill` ends it; the strictest word counts.
 
-    `margin_s`: how much longer than its ranks' patience it has.
+    `who` it is, in words. `margin_s`: how much longer than its ranks' patience it has.
     """
 
-    def __init__(self, kill: Callable[[], Awaitable[None]], margin_s: float = STOP_MARGIN_S) -> None:
+    def __init__(self, who: str, kill: Callable[[], Awaitable[None]], margin_s: float = STOP_MARGIN_S) -> None:
+        self._who = who
         self._kill = kill
         self._margin_s = margin_s
         self._at_s: float | None = None
@@ -89,7 +90,8 @@ class StopDeadline:
         self._at_s = at_s
         self.cancel()
         self._task = asyncio.create_task(self._in_time(at_s), name="runner stop")
-        self._task.add_done_callback(partial(log_failure, what="a runner that did not end in time could not be killed"))
+        says = f"{self._who} did not end in time, and could not be killed"
+        self._task.add_done_callback(partial(log_failure, what=says))
         return True
 
     def cancel(self) -> None:
@@ -132,7 +134,7 @@ class RunnerProcess:
         self._reason = ""
         self._ended_s: float | None = None
         self._stranger: Stranger | None = None
-        self._deadline = StopDeadline(self._kill)
+        self._deadline = StopDeadline(f"the runner of {spec.run} on {spec.node}", self._kill)
         self._task = asyncio.create_task(self._live(), name=f"runner {spec.run} {spec.node}")
 
     @property

@@ -100,7 +100,8 @@ def test_a_runner_that_does_not_end_is_killed_by_the_strictest_of_what_it_was_to
 
     async def story() -> None:
         monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
-        late, gone, patient = StopDeadline(kill), StopDeadline(kill), StopDeadline(kill, 50.0)
+        late, gone = StopDeadline("one", kill), StopDeadline("another", kill)
+        patient = StopDeadline("a third", kill, 50.0)
         assert [late.tighten(grace_s) for grace_s in (30.0, 5.0, 60.0)] == [True, True, False]
         gone.tighten(1.0)
         gone.cancel()
@@ -120,12 +121,12 @@ def test_a_runner_that_cannot_be_killed_is_told_of(
 
     async def story() -> None:
         monkeypatch.setattr("time.monotonic", asyncio.get_running_loop().time)
-        late = StopDeadline(kill)
+        late = StopDeadline("the runner of digits on node-a", kill)
         late.tighten(1.0)
         await asyncio.sleep(100.0)
 
     run_virtual(story())
-    assert caplog.messages == ["a runner that did not end in time could not be killed"]
+    assert caplog.messages == ["the runner of digits on node-a did not end in time, and could not be killed"]
     assert "RuntimeError: Ray is gone" in caplog.text
 
 

@@ -56,7 +56,7 @@ class RayRunner:
         self._ended: Ended | None = None
         self._ended_s: float | None = None
         self._stop: tuple[str, float] | None = None
-        self._deadline = StopDeadline(self._kill, KILL_MARGIN_S)
+        self._deadline = StopDeadline(f"the runner on {node}", self._kill, KILL_MARGIN_S)
         self._stopping: asyncio.Task[None] | None = None
         self._heeding: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._live(), name=f"runner on {node}")
