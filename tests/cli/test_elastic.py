@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from support.commands import Commands, gone
+from support.commands import Commands
+from support.processes import gone
 from support.waiting import until_seen
 
 if TYPE_CHECKING:

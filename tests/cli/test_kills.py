@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from runfold.events.transitions import FailureDecided
-from support.commands import gone
+from support.processes import gone
 from support.victims import Held, kill_role, supervisor
 
 if TYPE_CHECKING:

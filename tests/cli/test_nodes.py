@@ -9,7 +9,7 @@ import pytest
 
 from runfold.events.transitions import FailureDecided, FirstCauseRevised
 from support.commands import Commands as Runfold
-from support.commands import gone, under
+from support.processes import gone, under
 from support.victims import Held, kill_supervisor
 
 if TYPE_CHECKING:

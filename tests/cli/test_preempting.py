@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from runfold.events.transitions import FailureDecided, ReplicaGroupReplaced
-from support.commands import Commands, gone, under
+from support.commands import Commands
+from support.processes import gone, under
 from support.victims import Held, placed, spent_of
 
 if TYPE_CHECKING:

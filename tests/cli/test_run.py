@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from support.commands import COMMAND_TIMEOUT_S, Commands, gone, under
+from support.commands import COMMAND_TIMEOUT_S, Commands
+from support.processes import gone, under
 from support.scripts import TRAINING
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ import pytest
 from runfold.replay.errors import ReplayError
 from runfold.replay.source import load
 from runfold.runs import archived_status
-from support.commands import COMMAND_TIMEOUT_S, Commands, gone, under
+from support.commands import COMMAND_TIMEOUT_S, Commands
+from support.processes import gone, under
 from support.waiting import until_seen
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from support.commands import COMMAND_TIMEOUT_S, Commands, gone, lives, under
+from support.commands import COMMAND_TIMEOUT_S, Commands
+from support.processes import alive, gone, name_of, under
 from support.scripts import TRAINING
 from support.sources import ROOT
-from support.victims import is_called
 from support.waiting import until_seen
 
 
@@ -22,11 +22,6 @@ def user(served: Commands) -> Commands:
     """Commands beside a shared service."""
     served.write("jobs.py", TRAINING)
     return served
-
-
-def ended(user: Commands, run: str) -> dict[str, object]:
-    """Wait for a run's end and return its status."""
-    return user.ended(run)
 
 
 def publish(user: Commands, payload: bytes) -> int:
@@ -56,7 +51,7 @@ def test_submit_prints_the_id_alone_and_the_run_can_be_followed(user: Commands) 
     user.until_known(run)
     watched = user.ok("watch", run)
     assert "step=1" in watched.out
-    status = ended(user, run)
+    status = user.ended(run)
     assert (status["state"], status["world_size"]) == ("finished", 2)
     assert run in user.ok("ls").out
     assert "rank 0 has printed this" in user.ok("logs", run).out
@@ -121,7 +116,7 @@ def test_abort_is_acknowledged_with_who_and_why(user: Commands) -> None:
     assert (large.code, "request_max_bytes" in large.err) == (2, True)
     assert "accepted" in user.ok("abort", run, "--reason", "seen enough").out
     assert user("watch", run).code == 3
-    status = ended(user, run)
+    status = user.ended(run)
     assert status["state"] == "aborted"
     assert "seen enough" in str(status["reason"])
     assert "ended already" in user.ok("abort", run, "--reason", "again").out
@@ -138,7 +133,7 @@ def test_a_job_published_raw_is_a_run_of_its_number(user: Commands) -> None:
     job = {"entrypoint": "jobs.py:ok", "working_dir": str(user.folder), "scaling": {"num_workers": 2}}
     run = f"job-{publish(user, json.dumps(job).encode())}"
     user.until_known(run)
-    assert ended(user, run)["state"] == "finished"
+    assert user.ended(run)["state"] == "finished"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +164,7 @@ def test_the_same_id_is_the_same_run_and_another_content_is_refused(user: Comman
     words = ("submit", "jobs.py:ok", "--set", "id=twice", "-o", "json")
     assert user.ok(*words).document["repeated"] is False
     assert user.ok(*words).document["repeated"] is True
-    assert ended(user, "twice")["state"] == "finished"
+    assert user.ended("twice")["state"] == "finished"
     done = user("submit", "jobs.py:ok", "--set", "id=twice", "--set", "config.steps=9", "--follow")
     assert done.code == 2
     assert "refused" in done.err
@@ -248,13 +243,13 @@ def test_the_runs_of_a_killed_service_go_on_and_the_next_one_adopts_them(runfold
         run = runfold.submit("jobs.py:wait", "--workers", "2")
         runfold.reaches(run, "running")
         family = up.family()
-        runner = next(one for one in family if is_called(one, "runfold-runner"))
+        runner = next(one for one in family if name_of(one) == "runfold-runner")
         kept = under(runner)
-        group = [one for one in kept for name in ("runfold-runner", "rank-0", "rank-1") if is_called(one, name)]
+        group = [one for one in kept if name_of(one) in ("runfold-runner", "rank-0", "rank-1")]
         assert len(group) == 3
         up.process.kill()
         assert gone([one for one in family if one not in kept]) == []
-    assert all(lives(one) for one in group)
+    assert all(alive(one) for one in group)
     with runfold.service("--slots", "4"):
         assert runfold.ok("submit", "jobs.py:ok", "--follow").code == 0
         status = runfold.ok("get", run, "-o", "json").document

@@ -20,8 +20,8 @@ from runfold.workers.pools.local import Demand, Granted
 from runfold.workers.pools.machine import MachinePool
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pools.ray.pool import open_ray_pool
-from support.rayed import NEEDS_RAY, OURS, RayCluster, name_of
-from support.supervisors import alive as is_alive
+from support.processes import alive, name_of
+from support.rayed import NEEDS_RAY, OURS, RayCluster
 from support.waiting import until
 
 if TYPE_CHECKING:
@@ -127,8 +127,8 @@ def demand(run: str, num_workers: int, **changes: object) -> Demand:
     return Demand(run=run, attempt=1, num_workers=num_workers, **values)  # type: ignore[arg-type]  # by name
 
 
-def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if is_alive(one)]
+def living(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [one for one in processes if alive(one)]
 
 
 @pytest.fixture(scope="module")
@@ -145,10 +145,10 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
     await made.start()
     try:
         yield made
-        await until(lambda: not alive(made.below()) or request.param == "machine", PATIENCE_S)
+        await until(lambda: not living(made.below()) or request.param == "machine", PATIENCE_S)
     finally:
         await made.opened.aclose()
-    await until(lambda: not alive(made.below()), PATIENCE_S)
+    await until(lambda: not living(made.below()), PATIENCE_S)
 
 
 def _machine(folder: Path) -> Rig:
@@ -280,7 +280,7 @@ async def test_a_runner_outlives_its_supervisor_and_is_found_by_the_next(rig: Ri
     process = rig.runner_process()
     await started.let_go()
     await rig.reopen()
-    assert alive([process]) == [process]
+    assert living([process]) == [process]
     found = await rig.left()
     assert (found.node, found.place.run, found.place.slots, found.alive) == (spec.node, "a", 1, True)
     await until(lambda: found.secret == spec.secret, PATIENCE_S)

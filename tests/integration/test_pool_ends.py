@@ -15,8 +15,7 @@ from runfold.events.facts import Placed, PreemptionNoticed, RankExited, Released
 from runfold.events.nats.names import Role
 from runfold.workers import supervisor
 from runfold.workers.facts import Facts
-from support.rayed import name_of
-from support.supervisors import alive, all_gone
+from support.processes import alive, all_gone, name_of
 
 if TYPE_CHECKING:
     from pathlib import Path

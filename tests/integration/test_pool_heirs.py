@@ -20,7 +20,7 @@ from runfold.events.facts import (
 )
 from runfold.workers.places import Place, PlaceLock, find_places
 from runfold.workers.processes import start_time
-from support.supervisors import alive, all_gone, suspended
+from support.processes import alive, all_gone, suspended
 from support.waiting import PATIENCE_S, until, within
 
 if TYPE_CHECKING:

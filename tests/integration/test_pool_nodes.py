@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from runfold.events.assignment import Rendezvous
 from runfold.events.facts import RankFailed, RankReturned, RankStarted, RunnerLost, RunnerReady
-from support.rayed import name_of
+from support.processes import name_of
 
 if TYPE_CHECKING:
     from support.pool import PoolForTest

@@ -20,8 +20,7 @@ from runfold.events.facts import (
     RunnerLost,
     RunnerReady,
 )
-from support.rayed import name_of
-from support.supervisors import all_gone, suspended
+from support.processes import all_gone, name_of, suspended
 from support.waiting import until
 
 if TYPE_CHECKING:

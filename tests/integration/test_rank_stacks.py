@@ -12,8 +12,8 @@ import pytest
 
 from runfold.workers.link import Report
 from runfold.workers.stacks import where
+from support.processes import suspended
 from support.ranks import Group, start_of, write_job
-from support.supervisors import suspended
 from support.waiting import until
 
 if TYPE_CHECKING:

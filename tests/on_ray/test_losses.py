@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from support.commands import Commands, gone
-from support.rayed import ON_RAY, Rank, RayCluster, RayRun, name_of, on_cluster, patiently
+from support.commands import Commands
+from support.processes import gone, name_of
+from support.rayed import ON_RAY, Rank, RayCluster, RayRun, on_cluster, patiently
 from support.victims import kill_supervisor
 
 if TYPE_CHECKING:

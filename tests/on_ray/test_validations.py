@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from support.commands import Commands, Up, gone
+from support.commands import Commands, Up
+from support.processes import gone
 from support.rayed import ON_RAY, Rank, RayCluster, RayRun, on_cluster, passwords, patiently
 from support.victims import kill_supervisor, supervisor
 

@@ -21,10 +21,11 @@ import pytest
 from runfold.config import read_settings
 from runfold.locate import Where
 from runfold.runs import clients, find_status
+from support.processes import gone, under
 from support.waiting import until_seen
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
 RUNFOLD = Path(sys.executable).with_name("runfold")
 COMMAND_TIMEOUT_S = 120.0
@@ -250,32 +251,3 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
             yield commands
     finally:
         commands.end()
-
-
-def under(process: psutil.Process) -> list[psutil.Process]:
-    """A process and all that it has started; nothing of one that has ended."""
-    try:
-        return [process, *process.children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return []
-
-
-def lives(process: psutil.Process) -> bool:
-    """Whether a process has not ended; one that nobody has collected yet has."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def gone(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    """Wait for processes to end, and return those that did not."""
-    left = list(processes)
-
-    def none_left() -> bool:
-        left[:] = [process for process in left if lives(process)]
-        return not left
-
-    with suppress(TimeoutError):
-        until_seen(none_left, STOP_TIMEOUT_S)
-    return left

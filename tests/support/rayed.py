@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from support.commands import Commands
+from support.processes import name_of
 from support.waiting import LOOK_EVERY_S
 
 if TYPE_CHECKING:
@@ -172,14 +173,6 @@ def patiently_started(start: Callable[[], Any]) -> Any:
         process.kill()
     psutil.wait_procs(left, timeout=PATIENCE_S)
     return start()
-
-
-def name_of(process: psutil.Process) -> str:
-    """Return what a process is called; nothing when it has ended."""
-    try:
-        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
-    except psutil.NoSuchProcess:
-        return ""
 
 
 def below(pid: int) -> list[psutil.Process]:

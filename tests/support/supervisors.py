@@ -15,8 +15,9 @@ import pytest
 from runfold.events.nats.names import Role
 from runfold.workers.main import SupervisorConfig
 from runfold.workers.places import find_places
+from support.processes import alive, all_gone
 from support.scripted import Asking
-from support.waiting import until, within
+from support.waiting import within
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -102,25 +103,6 @@ class Machine(Asking):
         process = psutil.Process(pid)
         self._seen[pid] = process
         return process
-
-
-def alive(process: psutil.Process) -> bool:
-    """Whether a process is at work: one that waits to be reaped is not."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-async def suspended(process: psutil.Process) -> None:
-    """Stop a process, and wait until it is: what it has not begun by then it does not do."""
-    process.suspend()
-    await until(lambda: process.status() == psutil.STATUS_STOPPED)
-
-
-async def all_gone(processes: list[psutil.Process]) -> None:
-    """Wait until none of these is at work."""
-    await until(lambda: not any(alive(process) for process in processes))
 
 
 @pytest.fixture

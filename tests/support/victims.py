@@ -13,7 +13,8 @@ from runfold.events.transitions import StateChanged
 from runfold.replay.errors import ReplayError
 from runfold.replay.source import load
 from runfold.workers.places import PLACES_FOLDER, Place
-from support.commands import COMMAND_TIMEOUT_S, ENDS, lives, under
+from support.commands import COMMAND_TIMEOUT_S, ENDS
+from support.processes import name_of, under
 from support.waiting import until_seen
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Held:
         found: list[psutil.Process] = []
 
         def there() -> bool:
-            found.extend(one for one in self.family() if is_called(one, f"rank-{number}"))
+            found.extend(one for one in self.family() if name_of(one) == f"rank-{number}")
             return bool(found)
 
         until_seen(there, COMMAND_TIMEOUT_S)
@@ -148,17 +149,9 @@ def placed(runfold: Commands, run: str) -> list[tuple[psutil.Process, str]]:
         with suppress(FileNotFoundError, msgspec.DecodeError, psutil.NoSuchProcess):
             place = msgspec.json.decode(path.read_bytes(), type=Place)
             process = psutil.Process(place.pid)
-            if place.run == run and is_called(process, "runfold-runner"):
+            if place.run == run and name_of(process) == "runfold-runner":
                 found.append((process, place.node))
     return found
-
-
-def is_called(process: psutil.Process, name: str) -> bool:
-    """Whether a process lives, and is called so."""
-    try:
-        return lives(process) and process.name() == name
-    except psutil.NoSuchProcess:
-        return False
 
 
 def supervisor(runfold: Commands) -> psutil.Process:
