@@ -31,8 +31,13 @@ def trains(config):
     for step in range(first, config.get("steps", 4)):
         save(step, {"step": step, "loss": 1.0 / (step + 1)})
         runfold.barrier()
-        if step == config.get("fail_at") and ctx.get_attempt() == 1 and ctx.get_world_rank() == 1:
-            raise RuntimeError("once")
+        if step == config.get("fail_at") and ctx.get_attempt() == 1:
+            # Not before it is committed: what others have on their way might else come behind the failure.
+            runfold.get_all_reported_checkpoints(runfold.CheckpointConsistencyMode.COMMITTED)
+            runfold.barrier()
+            if ctx.get_world_rank() == 1:
+                raise RuntimeError("once")
+            runfold.barrier()  # which rank 1 never comes to: nobody reports another step
     return first
 
 
