@@ -29,6 +29,9 @@ _NUMBERED_ID: Final = re.compile(r"job-[0-9]+")
 _MODULE_ENTRY: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _FILE_ENTRY: Final = re.compile(r"[^\x00-\x1f]+\.py:[A-Za-z_][\w.]*")
 NAME_MAX_CHARS: Final = 128
+NAME_MAX_BYTES: Final = 240
+"""A directory's name has at most 255 on every file system; what is put beside it in its making has some more."""
+
 NAME_SHOWN_MAX_CHARS: Final = 40
 _DIRECTORY: Final = re.compile(rf"[^./\\\x00-\x1f][^/\\\x00-\x1f]{{0,{NAME_MAX_CHARS - 1}}}")
 _BLOB_ENTRY: Final = re.compile(r"blob:sha256:[0-9a-f]{64}")
@@ -146,15 +149,22 @@ def _check(job: Job) -> None:
             raise Refused("$.env", f"{name!r} is no name of an environment variable")
     _refuse_nul(job)
     for field, given in (("name", job.name), ("storage_name", job.storage_name)):
-        if given is not None and not _DIRECTORY.fullmatch(given):
+        if given is not None and not _is_directory(given):
             shown = given if len(given) <= NAME_SHOWN_MAX_CHARS else f"{given[:NAME_SHOWN_MAX_CHARS]}…"
-            rule = f"it becomes a directory, so 1 to {NAME_MAX_CHARS} characters, no '/', no '.' first"
-            raise Refused(f"$.{field}", f"{shown!r} is no name: {rule}")
+            size = f"1 to {NAME_MAX_CHARS} characters of at most {NAME_MAX_BYTES} bytes"
+            raise Refused(
+                f"$.{field}", f"{shown!r} is no name: it becomes a directory, so {size}, no '/', no '.' first"
+            )
     for field, given in (("storage_filesystem", job.storage_filesystem), ("datasets", job.datasets)):
         if given is not None and not _BLOB_ENTRY.fullmatch(given):
             raise Refused(f"$.{field}", f"{given!r} is no blob:sha256:<digest>")
     if not RUN_ID.fullmatch(job.pool):
         raise Refused("$.pool", f"{job.pool!r} is no pool name: lower-case letters, digits and '-'")
+
+
+def _is_directory(name: str) -> bool:
+    # Half a character is told of with the rest of the job.
+    return _DIRECTORY.fullmatch(name) is not None and len(name.encode(errors="surrogatepass")) <= NAME_MAX_BYTES
 
 
 def _refuse_nul(job: Job) -> None:

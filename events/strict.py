@@ -17,6 +17,11 @@ import msgspec
 from runfold.events.limits import REFUSAL_PATH_MAX_CHARS, REFUSAL_REASON_MAX_CHARS, REQUEST_DEPTH_MAX_COUNT
 
 T = TypeVar("T")
+INTEGER_LEAST: Final = -(2**63)
+INTEGER_GREATEST: Final = 2**64 - 1
+"""What a rank is sent is MessagePack, which has no wider integers; a packed value has them as text."""
+
+_WIDE_INSTEAD: Final = 'in a config it is written {"int": "…"}'
 _AT: Final = re.compile(r"(?P<what>.*?) - at `(?P<path>[^`]*)`$", re.DOTALL)
 _EXPECTED: Final = re.compile(r"Expected `(?P<wanted>[^`]*)`(?P<more>.*?)(?:, got `(?P<got>[^`]*)`)?$")
 _MISSING: Final = re.compile(r"Object missing required field `(?P<field>[^`]*)`$")
@@ -64,6 +69,8 @@ def decode_strict(data: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise Refused("$", "nested too deeply") from None
     _refuse_deep(raw)
+    if (path := _wide_at(raw, "$")) is not None:
+        raise Refused(path, f"an integer beyond 64 bits; {_WIDE_INSTEAD}")
     refuse_unknown(raw, kind, "$")
     return value
 
@@ -76,6 +83,17 @@ def _refuse_deep(raw: object) -> None:
         if not level:
             return
     raise Refused("$", f"nested deeper than request_depth_max_count ({REQUEST_DEPTH_MAX_COUNT} levels)")
+
+
+def _wide_at(raw: object, path: str) -> str | None:
+    """Return where an integer stands that not every encoding of ours can hold; None: nowhere."""
+    if isinstance(raw, dict):
+        named = ((f"{path}.{name}", value) for name, value in cast("dict[str, object]", raw).items())
+    elif isinstance(raw, list):
+        named = ((f"{path}[{i}]", value) for i, value in enumerate(cast("list[object]", raw)))
+    else:
+        return None if not isinstance(raw, int) or INTEGER_LEAST <= raw <= INTEGER_GREATEST else path
+    return next((found for at, value in named if (found := _wide_at(value, at)) is not None), None)
 
 
 def _inside(value: object) -> Iterable[object]:

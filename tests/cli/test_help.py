@@ -155,7 +155,7 @@ def test_bytes_that_are_no_text_are_usage(runfold: Commands, words: tuple[str, .
     assert not (runfold.data / "once").exists()
 
 
-@pytest.mark.parametrize("words", [("run", "a.py:f"), ("up",)])
+@pytest.mark.parametrize("words", [("run", "a.py:f"), ("up",), ("ls", "--data", "d"), ("get", "d", "--data", "d")])
 def test_a_working_directory_that_is_gone_is_said(runfold: Commands, words: tuple[str, ...]) -> None:
     gone = runfold.folder / "gone"
     gone.mkdir()

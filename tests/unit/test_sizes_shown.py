@@ -13,7 +13,7 @@ from runfold.children import LOG_TAIL_MAX_BYTES, Child
 from runfold.cli import killed
 from runfold.controller.seat import HOST_MAX_COUNT, ID_MAX_BYTES, SEATS_FOLDER, seat
 from runfold.events.evidence import LAST_LINE_CHARS_MAX
-from runfold.events.job import NAME_MAX_CHARS, NAME_SHOWN_MAX_CHARS, decode_job
+from runfold.events.job import NAME_MAX_BYTES, NAME_MAX_CHARS, NAME_SHOWN_MAX_CHARS, decode_job
 from runfold.events.nats import broker
 from runfold.events.strict import Refused
 from runfold.events.subjects import NAME_MAX_CHARS as TOKEN_MAX_CHARS
@@ -72,6 +72,13 @@ def test_a_name_that_becomes_a_directory_is_no_longer_than_it_may_be(field: str)
         decode_job(b'{"entrypoint": "a:b", "%s": "%sn"}' % (field.encode(), longest.encode()))
     assert refused.value.path == f"$.{field}"
     assert refused.value.reason.startswith(f"'{'n' * NAME_SHOWN_MAX_CHARS}…' is no name: it becomes a directory")
+
+
+def test_a_name_that_becomes_a_directory_has_no_more_bytes_than_it_may() -> None:
+    longest = "é" * (NAME_MAX_BYTES // 2)
+    decode_job(b'{"entrypoint": "a:b", "name": "%s"}' % longest.encode())
+    with pytest.raises(Refused, match=f"of at most {NAME_MAX_BYTES} bytes"):
+        decode_job(b'{"entrypoint": "a:b", "name": "%s"}' % f"{longest}é".encode())
 
 
 def test_a_token_of_a_subject_is_no_longer_than_it_may_be() -> None:

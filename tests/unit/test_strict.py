@@ -9,7 +9,7 @@ from runfold.events.base import Json
 from runfold.events.job import Job
 from runfold.events.limits import REFUSAL_PATH_MAX_CHARS, REFUSAL_REASON_MAX_CHARS, REQUEST_DEPTH_MAX_COUNT
 from runfold.events.requests import AbortRun, AnyRequest, ResizeRun
-from runfold.events.strict import Refused, decode_strict, refuse_unknown
+from runfold.events.strict import INTEGER_GREATEST, INTEGER_LEAST, Refused, decode_strict, refuse_unknown
 
 
 class Inner(msgspec.Struct, frozen=True):
@@ -70,6 +70,19 @@ def test_what_a_reader_with_less_stack_could_not_follow_is_refused(opening: byte
     for levels in (REQUEST_DEPTH_MAX_COUNT + 1, 500, 900):
         with pytest.raises(Refused, match="request_depth_max_count"):
             decode_strict(nested(levels), object)
+
+
+@pytest.mark.parametrize(
+    ("written", "path"),
+    [(b'{"a": [1, {"b": %d}]}', "$.a[1].b"), (b"[%d]", "$[0]"), (b"%d", "$"), (b'{"free": {"x": %d}}', "$.free.x")],
+)
+def test_an_integer_that_a_rank_cannot_be_sent_is_refused_where_it_stands(written: bytes, path: str) -> None:
+    for number in (INTEGER_LEAST, INTEGER_GREATEST):
+        assert msgspec.msgpack.encode(decode_strict(written % number, object))
+    for number in (INTEGER_LEAST - 1, INTEGER_GREATEST + 1, 10**300):
+        with pytest.raises(Refused, match="an integer beyond 64 bits") as refused:
+            decode_strict(written % number, object)
+        assert refused.value.path == path
 
 
 def test_a_refusal_quotes_no_more_than_it_may() -> None:

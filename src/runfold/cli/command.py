@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from functools import wraps
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal, cast
 
 import typer
@@ -78,6 +79,9 @@ def run_command(name: str, module: str, words: list[str]) -> int:
     except OSError as error:
         # A full disk, a directory that cannot be written or is none: nothing of ours, and the message names it.
         silence(sys.stdout)
+        if not _has_directory():
+            say_error("the working directory is gone: change to one that exists")
+            return EXIT_FINDINGS
         say_error(f"{error.strerror or error}{f': {error.filename}' if error.filename is not None else ''}")
         return EXIT_FINDINGS
     return code
@@ -96,6 +100,15 @@ def _told(function: Callable[..., object]) -> Callable[..., object]:
             raise _Unheard from error
 
     return call
+
+
+def _has_directory() -> bool:
+    """Whether the directory that relative paths are seen from is still there."""
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _called(name: str, module: str, words: list[str]) -> int:
