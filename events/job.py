@@ -151,7 +151,7 @@ def _check(job: Job) -> None:
     for field, given in (("name", job.name), ("storage_name", job.storage_name)):
         if given is not None and not _is_directory(given):
             shown = given if len(given) <= NAME_SHOWN_MAX_CHARS else f"{given[:NAME_SHOWN_MAX_CHARS]}…"
-            size = f"1 to {NAME_MAX_CHARS} characters of at most {NAME_MAX_BYTES} bytes"
+            size = f"1 to {NAME_MAX_CHARS} characters of {NAME_MAX_BYTES} bytes at most"
             raise Refused(
                 f"$.{field}", f"{shown!r} is no name: it becomes a directory, so {size}, no '/', no '.' first"
             )
