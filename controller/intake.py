@@ -76,14 +76,23 @@ def read_wanted(data: bytes, sequence: int) -> Wanted:
     return Wanted(run=run, job=job, digest=job_digest(published), sequence=sequence)
 
 
+NOTHING_ASKED: Final = (
+    "hooks.callbacks are named, and nothing of them is called by the run: hooks.gates names the hooks that are asked, "
+    "hooks.in_ranks says that some are called in the ranks"
+)
+"""Also said where all are observers, which a run does not call: nobody here can see what they are."""
+
+
 def warnings_of(job: Job, environment: tuple[str, ...]) -> tuple[str, ...]:
     """Return what a person should know of a job that is taken all the same."""
     places = dict.fromkeys(environment, "the service's environment")
     places |= {name: "the job's env" for name in job.env if name.startswith(PEER_PREFIX)}
-    return tuple(
+    unread = tuple(
         f"{name} is set in {place}: runfold does not read RAY_TRAIN_* variables; each has a config field (see the docs)"
         for name, place in sorted(places.items())
     )
+    hooks = job.hooks
+    return (*unread, NOTHING_ASKED) if hooks.callbacks and not hooks.gates and not hooks.in_ranks else unread
 
 
 class _Turn:

@@ -27,6 +27,8 @@ WORKERS_DIGITS_MAX: Final = 18
 """Of each number of ranks: more than any group needs, and so few that no text is too long to be read as a number."""
 _DIGITS: Final = rf"[0-9]{{1,{WORKERS_DIGITS_MAX}}}"
 _WORKERS: Final = re.compile(rf"(?P<low>-?{_DIGITS})(?:-(?P<high>{_DIGITS}))?")
+_CALLBACKS: Final = ("hooks=", "hooks.callbacks=")
+"""Settings that name other callbacks: what the ones before were called for says nothing of them."""
 _TEXTS: Final = ("env", "labels")
 """Fields that map names to text: what is typed for one of them is taken as it stands."""
 
@@ -64,12 +66,16 @@ def job_from(
         fields.setdefault("requested_by", requested_by)
     if working_dir is not None:
         fields.setdefault("working_dir", working_dir)
-    if "hooks" not in fields and read_settings().callbacks:
-        # What the callbacks are is looked up only where there are some: their modules are the user's.
-        from runfold.parcels import Parcels
+    return _with_hooks(complete(fields))
 
-        fields["hooks"] = Parcels().hooks(())
-    return complete(fields)
+
+def _with_hooks(job: Job) -> Job:
+    """Return a job with what its callbacks are called for; their modules are the user's, and loaded here."""
+    if not job.hooks.callbacks and not read_settings().callbacks:
+        return job
+    from runfold.hooks import with_hooks
+
+    return with_hooks(job)
 
 
 def _workers_of(text: str) -> int | list[int]:
@@ -113,9 +119,13 @@ def check_file(job: Job, base: Path | None = None) -> None:
 def changed(job: Job, settings: Iterable[str]) -> Job:
     """Return a job with settings changed, as in `job_from`."""
     fields: dict[str, object] = {**msgspec.to_builtins(job), "config": unpack(dict(job.config))}
+    settings = tuple(settings)
+    other_callbacks = any(setting.startswith(_CALLBACKS) for setting in settings)
+    if other_callbacks:
+        fields["hooks"] = {}
     for setting in settings:
         _set(fields, setting)
-    return complete(fields)
+    return _with_hooks(complete(fields)) if other_callbacks else complete(fields)
 
 
 def complete(fields: Mapping[str, object]) -> Job:

@@ -52,7 +52,7 @@ class Parcels:
         """Return how callbacks are called where the run is: those given, after those of RUNFOLD_CALLBACKS."""
         named = [(name, load_callback(name)) for name in read_settings().callbacks]
         everyone = [*(callback for _, callback in named), *callbacks]
-        _check_hooks(everyone)
+        check_hooks(everyone)
         gates, ranks = gates_of(everyone), in_ranks(everyone)
         if not gates and not ranks:
             return HooksConfig()
@@ -95,7 +95,7 @@ def _portable(data: object) -> object:
     return Rows.of(data) if is_ray_dataset(data) else data
 
 
-def _check_hooks(callbacks: Iterable[object]) -> None:
+def check_hooks(callbacks: Iterable[object]) -> None:
     """Refuse hooks of the peer that nothing calls here: silence would look like a callback that works."""
     for callback in callbacks:
         for hook, instead in NEVER_CALLED.items():

@@ -6,8 +6,10 @@ import shutil
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
+from runfold.events.job import decode_job
 from support.commands import COMMAND_TIMEOUT_S, Commands
 from support.documents import Block, blocks, commands
 from support.sources import ROOT
@@ -44,6 +46,18 @@ def test_shell_blocks_run_beside_a_service(served: Commands, block: Block) -> No
             continue
         assert words[0] == "runfold", f"{block.place}: {words[0]} cannot be run by a test: mark the block `text`"
         served.ok(*words[1:])
+
+
+def test_toml_blocks_of_jobs_are_jobs_or_parts_of_one() -> None:
+    found = [block for block in blocks("toml") if "entrypoint =" in block.body or "[hooks]" in block.body]
+    assert len(found) > 2
+    for block in found:
+        check_job_file(block)
+
+
+def check_job_file(block: Block) -> None:
+    fields = {"entrypoint": "train.py:train", **msgspec.toml.decode(block.body, type=dict[str, object])}
+    decode_job(msgspec.json.encode(fields))
 
 
 def test_the_demo_trains_well_and_tells_its_story(runfold: Commands) -> None:

@@ -216,6 +216,33 @@ def test_a_gate_that_refuses_the_end_makes_an_error_of_a_success(tmp_path: Path,
     assert caught.value.result.return_value == 1
 
 
+VETO = """
+import runfold
+
+
+class Veto(runfold.ControllerCallback):
+    def before_controller_execute_failure_decision(self, failure_decision):
+        raise RuntimeError("vetoed")
+
+    def after_controller_start(self, run_context):
+        open("told", "w").close()
+"""
+
+
+def test_a_gate_that_a_typed_job_names_is_asked(runfold: Commands) -> None:
+    runfold.write("cb.py", VETO)
+    runfold.write("job.py", "def f():\n    raise ValueError('of the user')\n")
+    words = ("run", "job.py:f", "--set", "failure.max_failures=1", "--set")
+    done = runfold(*words, 'hooks.callbacks=["cb:Veto"]', "--name", "vetoed", "-o", "json")
+    assert done.code == 1
+    assert done.document["attempt"] == 1, "the gate forbade the second one"
+    assert "vetoed" in runfold.ok("replay", str(done.document["run"])).out
+    assert (runfold.folder / "told").exists(), "what is only told is told while `run` runs"
+    missing = runfold(*words, 'hooks.callbacks=["cb:Missing"]')
+    assert missing.code == 2
+    assert "the callback cb:Missing of hooks.callbacks cannot be loaded" in missing.err
+
+
 def test_a_rank_that_is_asked_to_end_calls_its_hooks_first(tmp_path: Path, runfold: Commands) -> None:
     import runfold as api
 

@@ -38,7 +38,7 @@ def run_and_show(
     blobs: tuple[bytes, ...] = (),
 ) -> int:
     """Run a job to its end, show its progress and its end, and return the exit code."""
-    with progress(sys.stderr if as_json else sys.stdout) as shown, _watched(where, shown) as onlooker:
+    with progress(sys.stderr if as_json else sys.stdout) as shown, _watched(where, job, shown) as onlooker:
         order = Order(
             job=job,
             where=where,
@@ -65,15 +65,17 @@ def run_and_show(
 
 
 @contextmanager
-def _watched(where: Where, shown: Onlooker) -> Iterator[Onlooker]:
-    """Tell the callbacks of RUNFOLD_CALLBACKS too, for as long as the block lasts."""
-    if not where.settings.callbacks:
+def _watched(where: Where, job: Job, shown: Onlooker) -> Iterator[Onlooker]:
+    """Tell the callbacks of RUNFOLD_CALLBACKS and of the job too, for as long as the block lasts."""
+    if not where.settings.callbacks and not job.hooks.callbacks:
         yield shown
         return
+    from runfold.hooks import own_callbacks
     from runfold.observers import Observers, Watching
     from runfold.parcels import named_callbacks
 
-    watching = Watching(Observers(named_callbacks(), where.data_dir / STORAGE_FOLDER), shown)
+    told = [*named_callbacks(), *own_callbacks(job, all_of_them=False)]
+    watching = Watching(Observers(told, where.data_dir / STORAGE_FOLDER), shown)
     try:
         yield watching
     finally:

@@ -50,6 +50,10 @@ def command(
     is_job_file(target)  # a file of a kind that is none is told whether there is a service or not
     address = where.required_service()
     job = job_of(where, address, target, workers, settings, name)
+    if (hooks := job.hooks).callbacks and not hooks.gates and not hooks.in_ranks:
+        say(
+            f"no hook of {', '.join(hooks.callbacks)} is asked or called in ranks; `runfold observe` tells what is told"
+        )
     receipt = asyncio.run(_submit(address, job, answer_s=0.0 if no_wait or follow else ANSWER_TIMEOUT_S))
     if output == "json":
         print_json({"run": receipt.run, "sequence": receipt.sequence, "repeated": receipt.repeated})
