@@ -62,7 +62,9 @@ def of_rank_exited(item: RankExited, *, node: str, t: float, cause: Cause) -> Fa
     elif item.signal is not None:
         kind, type_ = "signal", "RankKilled"
     else:
-        kind, type_, message = "exit", "RankExited", f"{message} without returning from the training function"
+        how = "ended" if item.exit_code is None else message
+        unknown = ", nobody knows how" if item.exit_code is None else ""
+        kind, type_, message = "exit", "RankExited", f"{how} without returning from the training function{unknown}"
     return Failure(
         kind=kind,
         attempt=item.attempt,

@@ -106,7 +106,7 @@ def test_given_an_unlimited_budget_then_the_reason_says_so() -> None:
         (None, 9, False, "signal", "RankKilled: ended by SIGKILL"),
         (None, 99, False, "signal", "RankKilled: ended by signal 99"),
         (None, 9, True, "oom", "OutOfMemory: ended by SIGKILL for want of memory"),
-        (None, None, False, "exit", "RankExited: ended, nobody knows how"),
+        (None, None, False, "exit", "RankExited: ended without returning from the training function, nobody"),
     ],
 )
 def test_given_a_rank_that_just_ends_then_how_it_ended_is_the_failure(
