@@ -123,7 +123,10 @@ def render_what_if(found: WhatIf, look: Look = PLAIN) -> Iterator[str]:
         f"; {counted(found.details, 'entry').replace('entrys', 'entries')} differ in details" if found.details else ""
     )
     parted = found.parted
-    if parted is None:
+    if parted is None and found.informative_until == 0:
+        same = f"on which every decision would have been the same{details}"
+        yield from field("parted", f"nobody knows: not to be told by these facts, {same}", look, "yellow")
+    elif parted is None:
         yield from field("parted", f"never: every decision would have been the same{details}", look, "green")
     else:
         place = f"before entry {parted.n}" if parted.before_it else f"at entry {parted.n}"
