@@ -5,7 +5,8 @@ ReplayError
 ├── CannotRead      it is there, and cannot be opened, or holds nothing of a run
 ├── BadMoment       a moment that is none, or lies outside the run
 ├── BadSetting      a setting that a job does not have, or may not have so
-└── ArchiveRefused  nothing was archived: what stands there is of another log, or the log is damaged
+├── ArchiveRefused  nothing was archived: what stands there is of another log, or the log is damaged
+└── ExportRefused   nothing was exported: the log is damaged, and a copy of what is left would look whole
 """
 
 from __future__ import annotations
@@ -33,3 +34,7 @@ class BadSetting(ReplayError):
 
 class ArchiveRefused(ReplayError):
     """The archive was left as it was, and why."""
+
+
+class ExportRefused(ReplayError):
+    """Nothing was exported, and why."""

@@ -15,6 +15,7 @@ import msgspec
 from runfold.events.base import Document
 from runfold.events.counts import counted
 from runfold.events.entry import Head
+from runfold.replay.errors import ExportRefused
 from runfold.replay.history import Damage, History, KnownHead, Link, Raw, Where, cut_lines, link_up
 
 
@@ -33,8 +34,22 @@ _DECODER: Final = msgspec.json.Decoder(LastLine)
 
 
 def export_lines(history: History) -> Iterator[bytes]:
-    """Yield the lines of an export, each with its newline: every entry's exact bytes, then the head."""
+    """Yield the lines of an export, each with its newline: every entry's exact bytes, then the head.
+
+    Raises `ExportRefused` at once when the log is damaged: its head would be that of what is left, and look whole.
+    """
+    refuse_damaged(history)
     return exported(history.run, history.head, history.links)
+
+
+def refuse_damaged(history: History) -> None:
+    """Raise `ExportRefused` for a damaged log; an archive that is not closed is one of a run that goes on."""
+    if history.damages and not history.is_open:
+        name = history.run or history.target
+        raise ExportRefused(
+            f"{name} was not exported: its log is damaged. {history.trouble}. "
+            f"Take another copy; `runfold audit {history.target}` tells what is wrong with this one"
+        )
 
 
 def exported(run: str, head: Head, links: Iterable[Link]) -> Iterator[bytes]:

@@ -25,6 +25,8 @@ Kind = Literal["stream", "file", "archive"]
 _REPORTS: Final[frozenset[type]] = frozenset({Reported})
 
 Flaw = Literal["gap", "break", "truncated", "head", "foreign", "segment", "manifest", "blob", "output", "story"]
+_OF_ENTRIES: Final[frozenset[Flaw]] = frozenset({"gap", "break", "truncated", "segment"})
+"""Behind such damage there may have been entries that are lost."""
 
 
 class Where(Value, frozen=True, kw_only=True):
@@ -38,6 +40,8 @@ class Where(Value, frozen=True, kw_only=True):
     def __str__(self) -> str:
         if self.sequence is not None:
             return f"message {self.sequence} of {self.file}"
+        if not self.end:
+            return self.file  # all of it
         return f"{self.file} bytes {self.start}-{self.end}"
 
 
@@ -132,6 +136,23 @@ class History(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         first = self.damages[0]
         more = f" (and {len(self.damages) - 1} more)" if len(self.damages) > 1 else ""
         return f"{first.what}{f' [{first.where}]' if first.where else ''}{more}"
+
+    @property
+    def followed(self) -> str:
+        """In one line how far the log can be followed, and why no further; empty when nothing is damaged."""
+        if not self.damages:
+            return ""
+        last = self.head.n
+        lost = any(damage.flaw in _OF_ENTRIES for damage in self.damages)
+        if lost or any(known.head.n > last for known in self.heads):
+            return f"{self.target}: the log can be followed only to entry {last}: {self.trouble}"
+        return f"{self.target}: damaged, and all of its entries, to {last}, can be read: {self.trouble}"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether this is an archive in which nothing is wrong but that it is not closed, as of a run that goes on."""
+        flaws = {damage.flaw for damage in self.damages}
+        return self.kind == "archive" and flaws == {"truncated"}
 
     def with_heads(self, *heads: KnownHead) -> History:
         """Return this history knowing further heads, as kept by the assignment and the status."""

@@ -33,10 +33,11 @@ class RowError(Document, frozen=True, kw_only=True):
 class Row(Document, frozen=True, kw_only=True):
     """One row. `last_n`, `until_t` and `last_number` differ from `n`, `t` and `number` when it stands for several.
 
-    `gap_s`: since the row before. `kind`: the wire name of the input or transition, `reports` for a stretch of them.
-    `path`: the states of a change of state, from `before` to `after`. `count`: how many inputs it stands for.
-    `attempt`: the one it speaks of. `steps` and `metrics`: of reports. `collateral`: a failure of an attempt whose
-    first cause is another one; it stands below that one. `late_s`: it came so long after the attempt's end was decided.
+    `gap_s`: since the row before in the whole log. `kind`: the wire name of the input or transition, `reports` for a
+    stretch of them. `path`: the states of a change of state, from `before` to `after`. `count`: how many inputs it
+    stands for. `attempt`: the one it speaks of. `steps` and `metrics`: of reports. `collateral`: a failure of an
+    attempt whose first cause is another one; it stands below that one. `late_s`: it came so long after the attempt's
+    end was decided.
     """
 
     n: int

@@ -11,7 +11,6 @@ from runfold.events.counts import counted
 from runfold.events.failures import masked
 from runfold.replay.rows import Row, Timeline
 from runfold.replay.stretch import progress_words, reports_words
-from runfold.replay.timeline import with_gaps
 
 SCREEN_ROWS_MAX: Final = 60
 ATTEMPTS_WHOLE_MAX: Final = 6
@@ -48,7 +47,8 @@ def on_screen(whole: Timeline, rows_max: int = SCREEN_ROWS_MAX) -> Timeline:
         bottom = rows_max - _TOP_ROWS_COUNT - 1
         middle = rows[_TOP_ROWS_COUNT : len(rows) - bottom]
         rows = [*rows[:_TOP_ROWS_COUNT], _left_out(middle), *rows[len(rows) - bottom :]]
-    return msgspec.structs.replace(whole, rows=tuple(with_gaps(iter(rows))))
+    # A row has the gap of the first one that it stands for, which is to the row before in the whole log.
+    return msgspec.structs.replace(whole, rows=tuple(rows))
 
 
 # --- what stands together

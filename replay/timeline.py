@@ -40,14 +40,14 @@ def timeline(
 ) -> Timeline:
     """Return the rows of a history: all of them, or those of an attempt, of a rank, or from a moment on.
 
-    Rows keep their numbers whichever are left out.
+    Rows keep their numbers, and their gaps to the row before in the whole log, whichever are left out.
     """
     rows = _numbered(arranged(_folded(RowMaker(history.entries, rank, history.telling).all()), history.telling))
-    kept = (row for row in rows if _wanted(row, attempt, rank, since_t))
+    kept = [row for row in with_gaps(rows) if _wanted(row, attempt, rank, since_t)]
     return Timeline(
         run=history.run,
         entries=len(history.links),
-        rows=tuple(with_gaps(kept)),
+        rows=tuple(kept),
         skipped=len(history.strays),
         trouble=history.trouble,
     )

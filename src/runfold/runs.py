@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -68,7 +69,20 @@ def clients(where: Where) -> aclosing[AsyncGenerator[Client, None]]:
     return aclosing(each())
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found of a run. `kept` is the archive or the file that told it; None where the service did."""
+
+    status: Status | JobRefused
+    kept: History | None = None
+
+
 async def find_status(where: Where, run: str) -> Status | JobRefused:
+    """Return a run's status, or why the job of that number was refused; raise as `find_told` does."""
+    return (await find_told(where, run)).status
+
+
+async def find_told(where: Where, run: str) -> Found:
     """Return a run's status, from the service or the archive, or why the job of that number was refused.
 
     Raises:
@@ -81,18 +95,19 @@ async def find_status(where: Where, run: str) -> Status | JobRefused:
         async with clients(where) as each:
             async for client in each:
                 if (found := await live_status(client, run) or await refusal_of(client, run)) is not None:
-                    return found
+                    return Found(found)
     except UnreachableError as error:
         unreachable = error
     try:
-        archived = archived_status(load(run, data_dir=where.data_dir))
+        kept = load(run, data_dir=where.data_dir)
+        archived = archived_status(kept)
     except NotFound:
         if unreachable is not None:
             raise unreachable from None
         raise NotFoundError(await why_unknown(where, run)) from None
     if isinstance(unreachable, BrokerAwayError) and not archived.terminal:
         raise unreachable  # the service knows more of it
-    return archived
+    return Found(archived, kept)
 
 
 async def known_status(where: Where, run: str) -> Status:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
-from runfold.cli.replaying import TargetArgument, look, show_json, show_lines
+from runfold.cli.replaying import TargetArgument, look, say_followed, show_json, show_lines
 from runfold.locate import find
 from runfold.replay.answers import render_moments, render_runs
 from runfold.replay.diff import diff_moments, diff_runs
@@ -37,9 +37,12 @@ def command(
     """Show what changed between two moments of a run, or where two runs differ and part."""
     where = find(data, server, context)
     history = asyncio.run(open_history(where, target))
+    say_followed(history)
     if third is not None:
         moments = diff_moments(history, second, third)
         show_json(moments) if output == "json" else show_lines(render_moments(moments, look(full=full)))
         return
-    runs = diff_runs(history, asyncio.run(open_history(where, second)))
+    other = asyncio.run(open_history(where, second))
+    say_followed(other)
+    runs = diff_runs(history, other)
     show_json(runs) if output == "json" else show_lines(render_runs(runs, look(full=full)))

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say
-from runfold.cli.replaying import TargetArgument, show_json
-from runfold.errors import RunfoldError, UsageError
+from runfold.cli.replaying import TargetArgument, say_followed, show_json
+from runfold.errors import EXIT_FINDINGS, RunfoldError, UsageError
 from runfold.events.counts import counted
 from runfold.locate import find
 from runfold.overwriting import check_overwriting
-from runfold.replay.export import export_lines
+from runfold.replay.export import export_lines, refuse_damaged
 from runfold.replay.formats import csv_lines, parquet_bytes
 from runfold.replay.perfetto import trace_bytes
 from runfold.replay.tables import TABLES
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from runfold.replay.history import History
 
 ExportFormat = Literal["jsonl", "csv", "parquet", "perfetto"]
+TableName = Literal["transitions", "reports", "entries"]
 TableOption = Annotated[
-    Literal["transitions", "reports", "entries"],
+    TableName,
     typer.Option("--table", metavar="NAME", help="Which table goes to standard output as csv.", show_default=True),
 ]
 FormatOption = Annotated[
@@ -64,26 +65,42 @@ def command(
 
     jsonl, perfetto and one table of csv go to standard output unless --to is given; what stands there is replaced if it
     is an export of the same format, anything else with --force. An export in jsonl is read by every command that reads
-    a log; a flipped bit anywhere in it is found by audit.
+    a log; a flipped bit anywhere in it is found by audit. Of a damaged log there is none: the copy would look whole.
+    The other formats have what can be read of it, are said to, and end with 1.
     """
     if to is None and form == "parquet":
         raise UsageError("export: Parquet is binary: name a directory by --to DIR")
     history = asyncio.run(open_history(find(data, server, context), target))
+    if form == "jsonl":
+        refuse_damaged(history)
+    say_followed(history)
+    _put(history, form, to, table, force=force, as_json=output == "json")
+    if history.damages and not history.is_open:
+        raise typer.Exit(EXIT_FINDINGS)
+
+
+def _put(
+    history: History,
+    form: ExportFormat,
+    to: Path | None,
+    table: TableName,
+    *,
+    force: bool,
+    as_json: bool,
+) -> None:
     if to is None:
         for piece in _pieces(history, form, table):
             sys.stdout.buffer.write(piece)
         sys.stdout.buffer.flush()
         return
     written = _write(history, form, to, force=force)
-    if output == "json":
+    if as_json:
         show_json({"run": history.run, "format": form, "files": [str(path) for path in written]})
     else:
         say(f"{history.run}: {counted(len(history.links), 'entry')} written to {', '.join(map(str, written))}")
 
 
-def _pieces(
-    history: History, form: ExportFormat, table: Literal["transitions", "reports", "entries"]
-) -> Iterable[bytes]:
+def _pieces(history: History, form: ExportFormat, table: TableName) -> Iterable[bytes]:
     match form:
         case "jsonl":
             return export_lines(history)

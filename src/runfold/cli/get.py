@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Final
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, RunArgument, ServerOption, say
 from runfold.cli.killed import say_killed
+from runfold.cli.replaying import say_followed
 from runfold.cli.show import print_json, print_text, table
 from runfold.controller.words import listed
 from runfold.errors import NotFoundError
 from runfold.events.counts import counted
 from runfold.events.refusal import JobRefused
 from runfold.explain import metrics_text, value_text
+from runfold.folding import state_of
 from runfold.locate import find
-from runfold.runs import find_status, service_trouble
+from runfold.runs import find_told, service_trouble
 from runfold.unknown import refused_text, stopped_text
 
 if TYPE_CHECKING:
     from runfold.events.status import BudgetStatus, Status
     from runfold.locate import Where
+    from runfold.replay.history import History
 
 MESSAGE_CHARS_MAX: Final = 400
 
@@ -35,22 +38,37 @@ def command(
     """Show what the log says of a run now; of job-<number> that was refused, why."""
     where = find(data, server, context)
     try:
-        found = asyncio.run(find_status(where, run))
+        told = asyncio.run(find_told(where, run))
     except NotFoundError:
         _say_trouble(where, "its job may wait for that")
         raise
     _say_trouble(where, "this may be old")
     if where.was_killed(run):
         say_killed(where, [run])
+    found = told.status
+    if told.kept is not None:
+        _say_kept(where, run, told.kept)
     if output == "json":
         print_json(found)
     elif isinstance(found, JobRefused):
         print_text(f"{refused_text(found)}\n{found.excerpt}")
     else:
-        stopped = not found.terminal and where.stopped
-        if stopped:
-            say(f"{stopped_text(where)}.\nThis is as far as the archive goes:")
-        print_text(status_text(found, where, None if stopped else datetime.now(UTC)))
+        # Nobody goes on with a file or an archive: its run is as old as its newest entry.
+        print_text(status_text(found, where, None if told.kept is not None else datetime.now(UTC)))
+
+
+def _say_kept(where: Where, run: str, kept: History) -> None:
+    """Say how far a file or an archive goes of a run that has not ended by it, and what is damaged."""
+    ended = state_of(kept).terminal
+    expected = kept.is_open and not ended and (where.stopped or where.was_killed(run))
+    if not expected:
+        say_followed(kept)
+    if ended:
+        return
+    if where.stopped:
+        say(f"{stopped_text(where)}.\nThis is as far as the archive goes:")
+    elif not where.was_killed(run):
+        say(f"{run} has not ended by entry {kept.head.n}, the last that can be read; this is how it stood then:")
 
 
 def _say_trouble(where: Where, so: str) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
-from runfold.cli.replaying import TargetArgument, look, show_json, show_lines
+from runfold.cli.replaying import TargetArgument, look, say_followed, show_json, show_lines
 from runfold.locate import find
 from runfold.replay.answers import render_goodput
 from runfold.replay.goodput import goodput
@@ -35,5 +35,6 @@ def command(
 ) -> None:
     """Tell how much of a run's clock was productive, and what the rest went into; the parts sum to it exactly."""
     history = asyncio.run(open_history(find(data, server, context), target))
+    say_followed(history)
     found = goodput(history, since, until)
     show_json(found) if output == "json" else show_lines(render_goodput(found, look()))

@@ -12,7 +12,7 @@ import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption, say_error
 from runfold.cli.killed import say_killed
-from runfold.cli.replaying import SinceOption, TargetArgument, look, show_json, show_lines
+from runfold.cli.replaying import SinceOption, TargetArgument, look, say_followed, show_json, show_lines
 from runfold.cli.show import print_text
 from runfold.errors import UsageError
 from runfold.events.counts import counted
@@ -31,6 +31,7 @@ from runfold.sources import glance, open_history
 
 if TYPE_CHECKING:
     from runfold.locate import Where
+    from runfold.replay.at import Snapshot
     from runfold.replay.history import History
     from runfold.replay.story import Story
 
@@ -71,6 +72,8 @@ def command(
     """
     if follow and (at is not None or attempt is not None or rank is not None or since is not None):
         raise UsageError("--follow tells the whole run as it goes on; it cannot be given with the other options")
+    if at is not None and (attempt is not None or rank is not None or since is not None):
+        raise UsageError("--at shows the state at one moment; it cannot be given with --attempt, --rank or --since")
     where = find(data, server, context)
     if follow:
         from runfold.cli.following import follow_story
@@ -78,8 +81,7 @@ def command(
         raise typer.Exit(asyncio.run(follow_story(where, target, as_json=output == "json", full=full)))
     early = _early(where, target, full=full) if at is None and output != "json" else None
     if at is not None:
-        snapshot = asyncio.run(live_state_at(where, target, at))
-        snapshot = snapshot or state_at(asyncio.run(open_history(where, target)), at)
+        snapshot = _snapshot(where, target, at)
         show_json(snapshot) if output == "json" else show_lines(render_snapshot(snapshot, look(full=full)))
         return
     history = asyncio.run(open_history(where, target))
@@ -113,6 +115,14 @@ def _early(where: Where, target: str, *, full: bool) -> Story | None:
     if found is not None:
         _show_header(found, full=full)
     return found
+
+
+def _snapshot(where: Where, target: str, at: str) -> Snapshot:
+    if (live := asyncio.run(live_state_at(where, target, at))) is not None:
+        return live
+    history = asyncio.run(open_history(where, target))
+    say_followed(history)
+    return state_at(history, at)
 
 
 def _check_part(history: History, attempt: int | None, rank: int | None) -> None:

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runfold.cli.command import say
 from runfold.config import read_settings
 from runfold.replay.escape import to_json
 from runfold.replay.look import Look
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from runfold.replay.history import History
 
 TargetArgument = Annotated[
     str,
@@ -25,6 +28,13 @@ SinceOption = Annotated[
     str | None,
     typer.Option("--since", metavar="N|TIME", help="Only from entry N or a time on.", show_default=False),
 ]
+
+
+def say_followed(*histories: History) -> None:
+    """Say of each log that is damaged how far it can be followed, and why no further."""
+    for history in histories:
+        if history.damages:
+            say(history.followed)
 
 
 def look(*, full: bool = False) -> Look:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from runfold.cli.command import ContextOption, DataOption, OutputOption, ServerOption
-from runfold.cli.replaying import TargetArgument, look, show_json, show_lines
+from runfold.cli.replaying import TargetArgument, look, say_followed, show_json, show_lines
 from runfold.errors import UsageError
 from runfold.jobs import setting_of
 from runfold.locate import find
@@ -40,6 +40,7 @@ def command(
     if not settings:
         raise UsageError("whatif: give at least one --set path=value, as in --set failure.max_failures=5")
     history = asyncio.run(open_history(find(data, server, context), target))
+    say_followed(history)
     try:
         found = what_if(history, dict(map(setting_of, settings)))
     except BadSetting as error:
