@@ -9,6 +9,7 @@ from runfold.controller.elastic import ElasticScaling
 from runfold.controller.places import MENDED
 from runfold.controller.sizes import Hold, Resize, wanted_workers
 from runfold.events.base import Value
+from runfold.events.notices import ENDS_WITH_SUPERVISOR
 
 if TYPE_CHECKING:
     from runfold.controller.sizes import Scaling
@@ -123,7 +124,7 @@ class Policies(Value, frozen=True, kw_only=True):
     @property
     def names(self) -> tuple[str, ...]:
         """What `ControllerChanged` records of them."""
-        return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}", MENDED)
+        return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}", MENDED, ENDS_WITH_SUPERVISOR)
 
 
 DEFAULT: Final = Policies(scaling=ScalingByJob(), failure=BudgetedFailures())

@@ -12,7 +12,7 @@ from runfold.events.failures import FAILURE_KINDS, masked
 from runfold.events.keeping import at_ease, begun, next_attempt
 from runfold.events.limits import ERRORS_INLINE_MAX_COUNT
 from runfold.events.marks import Repeats
-from runfold.events.notices import taken_back
+from runfold.events.notices import cancelled, stayed_off, taken_back
 from runfold.events.replicas import lighthouse, opened, went_down
 from runfold.events.state import Group, Rank, Scheduling, Spent
 
@@ -43,8 +43,11 @@ def attempt_started(state: RunState, transition: AttemptStarted, at: Moment) -> 
     acted_on = state.failure is not None and state.failure.kind == "preempted" and moved
     if notice is not None and (acted_on or notice.deadline_t <= at.t):
         # One that is gone by now need not be stayed off: whatever comes back under its name is another.
-        here = tuple(node for node in notice.nodes if state.capacity is None or node in state.capacity)
+        off = stayed_off(state, notice)
+        here = tuple(node for node in off if state.capacity is None or node in state.capacity)
         away, notice = taken_back(away, here), None
+    elif notice is not None and notice.former and not transition.kept:
+        notice = cancelled(notice, tuple(set(notice.nodes).difference(stayed_off(state, notice))))
     return replace(
         state,
         attempt=transition.attempt,
@@ -150,7 +153,7 @@ def failure_decided(state: RunState, transition: FailureDecided, at: Moment) -> 
         state = went_down(state, group, transition, at.n)
         group = state.group
         if failure.kind == "preempted" and state.notice is not None:
-            state = replace(state, away=taken_back(state.away, state.notice.nodes), notice=None)
+            state = replace(state, away=taken_back(state.away, stayed_off(state, state.notice)), notice=None)
     else:
         group = replace(group, failures=(), stuck=None, handled=True)
     still_open = group.failures if group is not None else ()

@@ -15,7 +15,7 @@ from runfold.events.hooks import followed
 from runfold.events.keeping import closed, committed, continued, doubted, ordered, validated, warned
 from runfold.events.limits import REPLACED_BOOTS_MAX_COUNT, REQUEST_IDS_MAX
 from runfold.events.marks import Answered
-from runfold.events.notices import without
+from runfold.events.notices import after_join, without
 from runfold.events.phases import changed_phase
 from runfold.events.replicas import replaced
 from runfold.events.requests import Join
@@ -197,7 +197,7 @@ def _joined(state: RunState, transition: SourceJoined) -> RunState:
         # What it knows of nodes it says itself; of those whose time was over before, nobody else will.
         away = ()
         over = notice is not None and notice.deadline_t <= state.t and not isinstance(state.phase, Preempting)
-        notice = None if over else notice
+        notice = None if over else after_join(state)
     sources = {**state.sources, transition.source: source}
     return replace(state, sources=sources, pending=pending, group=group, away=away, notice=notice)
 

@@ -36,7 +36,8 @@ class Ending(Value, frozen=True, kw_only=True):
 class Notice(Value, frozen=True, kw_only=True):
     """A preemption notice in force: nodes, deadline on the run's clock, where it came from.
 
-    `unknown`: nobody said when; the deadline is an assumption.
+    `unknown`: nobody said when; the deadline is an assumption. `asked`: the nodes that somebody's request named.
+    `former`: the nodes that were named before the pool's supervisor began anew.
     """
 
     nodes: tuple[str, ...]
@@ -45,6 +46,8 @@ class Notice(Value, frozen=True, kw_only=True):
     cause: Cause
     reason: str = ""
     unknown: bool = False
+    asked: tuple[str, ...] = ()
+    former: tuple[str, ...] = ()
 
 
 class LateEvidence(Value, frozen=True, kw_only=True):

@@ -59,7 +59,9 @@ def _granted(state: RunState, waiting: PendingRequest, t: float) -> RunState:
             elastic = asked(state.elastic, cause, t)
             return replace(state, wanted_workers=request.num_workers, elastic=elastic)
         case NoticePreemption():
-            notice = noticed(state.notice, request.nodes, request.within_s, t=t, cause=cause, reason=request.reason)
+            notice = noticed(
+                state.notice, request.nodes, request.within_s, t=t, cause=cause, reason=request.reason, asked=True
+            )
             return replace(state, notice=notice)
         case CancelPreemption():
             away = without(state.away, request.nodes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -180,6 +181,21 @@ def test_what_cannot_be_noticed_is_refused(three_nodes: Commands) -> None:
     asked = three_nodes.ok("preempt", run.run, "--node", "local-0", "-o", "json").document
     assert asked["answer"] == "accepted"
     run.finishes()
+
+
+@pytest.mark.parametrize("nodes_count", [1, 2])
+def test_a_service_that_is_stopped_in_order_and_started_again_has_its_nodes_back(
+    runfold: Commands, nodes_count: int
+) -> None:
+    shape = ("--slots", "4") if nodes_count == 1 else ("--nodes", "2", "--slots", "1")
+    with runfold.service(*shape) as up:
+        run = Training(runfold, "again", 2, {})
+        run.reaches_attempt(1)
+        assert "1 running run goes on when the service is started again" in up.stop(signal.SIGINT)
+    with runfold.service(*shape):
+        run.reaches_attempt(2)
+        assert run.spent == {"preemption": 1}
+        assert run.finishes()["attempt"] == 2
 
 
 def replaced(run: Training) -> list[ReplicaGroupReplaced]:

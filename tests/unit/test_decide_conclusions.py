@@ -218,7 +218,12 @@ def test_given_a_passed_over_failure_when_another_kind_comes_then_it_is_asked_ab
 
 
 def test_policies_have_names_for_the_log() -> None:
-    assert DEFAULT.names == ("scaling:by-job", "failure:budgets", "places:mended")
+    assert DEFAULT.names == (
+        "scaling:by-job",
+        "failure:budgets",
+        "places:mended",
+        "notices:end-with-supervisor",
+    )
 
 
 def test_a_headline_is_one_line_of_at_most_200_characters() -> None:
