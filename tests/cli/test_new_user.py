@@ -124,6 +124,23 @@ def test_looking_on_ends_without_ending_the_run(user: Commands) -> None:
         user.ok("abort", each, "--reason", "tidy")
 
 
+def test_following_a_resumed_run_ends_without_ending_it(user: Commands) -> None:
+    run = user.submit("jobs.py:wait")
+    user.reaches(run, "running")
+    user.ok("abort", run, "--reason", "to be resumed")
+    user.ended(run)
+    looking = user.start("resume", run, "--set", f"id={run}-2")
+    assert looking.stdout is not None
+    while " running " not in (line := looking.stdout.readline()):
+        assert line
+    looking.send_signal(signal.SIGINT)
+    _, err = looking.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert looking.returncode == 130
+    assert f"{run}-2 goes on; follow it again with: runfold watch" in err
+    user.reaches(f"{run}-2", "running")
+    user.ok("abort", f"{run}-2", "--reason", "tidy")
+
+
 def test_an_object_that_was_returned_is_named(runfold: Commands) -> None:
     runfold.write("jobs.py", "def train():\n    return object()\n")
     assert "returned: an object" in runfold.ok("run", "jobs.py:train").out

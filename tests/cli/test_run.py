@@ -152,6 +152,17 @@ def test_the_first_signal_aborts_in_order(user: Commands, number: signal.Signals
     assert "clean" in user.ok("audit", run).out
 
 
+def test_a_signal_aborts_a_resumed_run_in_order_where_no_service_goes_on_with_it(user: Commands) -> None:
+    user("run", "jobs.py:boom", "--workers", "2", "--set", "id=first")
+    process = user.start("resume", "first", "--set", "entrypoint=jobs.py:wait")
+    running(process)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=COMMAND_TIMEOUT_S)
+    assert process.returncode == 3, err
+    assert "aborted" in err
+    nothing_left(user)
+
+
 def test_a_run_under_way_is_found_by_other_commands(user: Commands) -> None:
     process = user.start("run", "jobs.py:wait", "--workers", "2")
     running(process)

@@ -20,7 +20,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "admit": ("runfold.cli.admit", "Let a run use a node again that it stays off"),
     "capacity": ("runfold.cli.capacity", "Show what pools have, or let one have another number of slots"),
     "stop": ("runfold.cli.stop", "End a run as finished, at its next checkpoint"),
-    "resume": ("runfold.cli.resume", "Run a job again from the last checkpoint of a run that is over"),
+    "resume": ("runfold.cli.resume", "Go on with a run that is over, from the newest checkpoint in its storage"),
     "abort": ("runfold.cli.abort", "End a run as aborted"),
     "replay": ("runfold.cli.replay", "Tell a run's story from its log, or its state at any point"),
     "diff": ("runfold.cli.diff", "Compare two moments of a run, or two runs"),

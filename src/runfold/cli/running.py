@@ -33,11 +33,15 @@ def run_and_show(
     *,
     nodes: int = 1,
     detach: bool,
+    detached_code: int = EXIT_FINE,
     as_json: bool,
     show_output: bool = True,
     blobs: tuple[bytes, ...] = (),
 ) -> int:
-    """Run a job to its end, show its progress and its end, and return the exit code."""
+    """Run a job to its end, show its progress and its end, and return the exit code.
+
+    `detach`: an interrupt leaves the run to its service, if there is one, and `detached_code` is returned.
+    """
     with progress(sys.stderr if as_json else sys.stdout) as shown, _watched(where, job, shown) as onlooker:
         order = Order(
             job=job,
@@ -54,7 +58,7 @@ def run_and_show(
             outcome = asyncio.run(run_job(order))
         except Detached as detached:
             say(str(detached))
-            return EXIT_FINE
+            return detached_code
     state = outcome.state
     if as_json:
         print_json(status(state, outcome.head, state.accepted_at))
