@@ -14,23 +14,28 @@ from runfold.client import open_client
 from runfold.errors import BrokerAwayError, RunfoldError
 from runfold.events.base import Document
 from runfold.events.beats import PoolBeat
+from runfold.events.counts import counted
 from runfold.events.nats.broker import find_nats_server
 from runfold.events.nats.errors import BrokerAway, BrokerError
 from runfold.events.nats.streams import check
+from runfold.lacking import find_lacking
 from runfold.locate import ONCE_FOLDER
 from runfold.peer import peer_warning
+from runfold.sources import archived_head
 from runfold.space import FULL_PROBLEM_RATIO, rooms
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
     from runfold.client import Client
     from runfold.events.nats.client import RawMessage
+    from runfold.events.status import Status
+    from runfold.lacking import Lacking
     from runfold.locate import Where
 
 FREE_MIN_BYTES: Final = 1024**3
 VERSION_TIMEOUT_S: Final = 10.0
-QUARANTINED_SHOWN_MAX: Final = 8
+RUNS_SHOWN_MAX: Final = 8
 POOL_BEAT_TIMEOUT_S: Final = 10.0
 
 Verdict = Literal["ok", "warning", "problem"]
@@ -121,7 +126,10 @@ async def _service(where: Where) -> AsyncIterator[Check]:
             yield Check(what="service", verdict="ok", found=f"{client.connection.server} answers")
             yield await _streams(client)
             yield await _space(client)
-            yield await _damaged(client)
+            statuses = await client.statuses()
+            yield _damaged(statuses)
+            if lacking := await find_lacking(client, statuses):
+                yield _lacking(where, lacking)
             yield await _pools(client)
     except (BrokerAwayError, BrokerAway) as error:
         yield Check(what="service", verdict="problem", found=str(error), advice="see what `runfold up` says there")
@@ -152,12 +160,11 @@ async def _space(client: Client) -> Check:
     )
 
 
-async def _damaged(client: Client) -> Check:
-    statuses = await client.statuses()
+def _damaged(statuses: Sequence[Status]) -> Check:
     marked = [status for status in statuses if status.quarantined]
     if not marked:
         return Check(what="runs", verdict="ok", found=f"{len(statuses)} known, none quarantined")
-    shown = [f"{one.run} is quarantined: {one.quarantined}" for one in marked[:QUARANTINED_SHOWN_MAX]]
+    shown = [f"{one.run} is quarantined: {one.quarantined}" for one in marked[:RUNS_SHOWN_MAX]]
     more = [f"and {len(marked) - len(shown)} more"] if len(marked) > len(shown) else []
     return Check(
         what="runs",
@@ -165,6 +172,24 @@ async def _damaged(client: Client) -> Check:
         found="; ".join([*shown, *more]),
         advice="`runfold restore RUN --from ARCHIVE` brings a log back; `runfold abort RUN --force` stops its group",
     )
+
+
+def _lacking(where: Where, lacking: Sequence[Lacking]) -> Check:
+    shown = [_lacks(where, one) for one in lacking[:RUNS_SHOWN_MAX]]
+    more = [f"and {len(lacking) - len(shown)} more"] if len(lacking) > len(shown) else []
+    return Check(
+        what="logs",
+        verdict="problem",
+        found="; ".join([*shown, *more]),
+        advice=f"`runfold audit {where.archive_dir}/RUN` checks what is archived, `runfold restore RUN --from` that "
+        "brings the log back from it",
+    )
+
+
+def _lacks(where: Where, one: Lacking) -> str:
+    head = archived_head(where, one.run)
+    archived = "no archive of it can be read" if head is None else f"its archive has {head.n + 1}"
+    return f"the log of {one.run} holds {one.holds} of the {counted(one.known, 'entry')} that it had; {archived}"
 
 
 async def _pools(client: Client) -> Check:

@@ -136,11 +136,11 @@ async def known_heads(client: Client, where: Where, run: str) -> tuple[KnownHead
     if message is not None and message.data:
         assignment = msgspec.json.decode(message.data, type=Assignment)
         found.append(KnownHead(kept_by="the assignment", head=Head(n=assignment.n, hash=assignment.hash)))
-    archived = _archived_head(where, run)
+    archived = archived_head(where, run)
     return tuple(found) if archived is None else (*found, KnownHead(kept_by="the archive", head=archived))
 
 
-def _archived_head(where: Where, run: str) -> Head | None:
+def archived_head(where: Where, run: str) -> Head | None:
     """Return how far a run's archive goes, closed or not; None when there is none that could be read."""
     store = open_store(archive_path(where.data_dir, run))
     try:

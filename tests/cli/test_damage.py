@@ -62,8 +62,8 @@ def says(process: subprocess.Popen[str], words: str, *, by_error: bool = False) 
         assert line, f"it ended before it said {words!r}"
 
 
-def flip_a_bit(runfold: Commands, up: Up, *, behind: str = "") -> None:
-    """Kill the broker, change a byte of an early entry, let the broker be started again.
+def flip_a_bit(runfold: Commands, up: Up, *, behind: str = "", past: int = 20_000) -> None:
+    """Kill the broker, change a byte of an entry that is so far in the file, let the broker be started again.
 
     `behind` the last entry of another run: a broker that starts on a damaged file drops all that follows, of every run.
     """
@@ -75,7 +75,7 @@ def flip_a_bit(runfold: Commands, up: Up, *, behind: str = "") -> None:
     (block,) = (runfold.data / "broker" / "store").glob("**/RUNFOLD_LOG/msgs/*.blk")
     data = bytearray(block.read_bytes())
     begin = max(data.find(b'"kind":"reported"'), data.rfind(f'"run":"{behind}"'.encode()))
-    place = data.find(b'"kind":"reported"', begin + 20_000)
+    place = data.find(b'"kind":"reported"', begin + past)
     assert min(begin, place) > 0
     data[place + 10] ^= 1
     block.write_bytes(bytes(data))
@@ -144,3 +144,60 @@ def test_the_group_of_a_quarantined_run_is_stopped_by_force(runfold: Commands) -
         runfold.reaches(free, "running")  # its slots are free
         enough.write_text("")
         assert runfold("watch", free).code == 0
+
+
+FEW = """
+import runfold
+
+
+def few():
+    for index in range(3):
+        runfold.report({"index": index})
+"""
+
+
+def test_runs_whose_logs_a_damaged_store_has_cut_are_told_of_and_brought_back(runfold: Commands) -> None:
+    runfold.write("jobs.py", FEW)
+    with runfold.service("--slots", "2") as up:
+        cut, emptied = [str(runfold.ok("run", "jobs.py:few", "-o", "json").document["run"]) for _ in range(2)]
+        for run in (cut, emptied):
+            runfold.until_archived(run)
+        assert runfold.ok("doctor").code == 0
+        flip_a_bit(runfold, up, past=0)
+        wait_for("the broker's return", lambda: runfold("ls").code == 0)
+        checked = runfold("doctor")
+        assert checked.code == 1
+        assert "2 known, none quarantined" in checked.out, "nobody appends to a run that has ended"
+        head = status(runfold, cut)["head"]
+        assert isinstance(head, dict)
+        entries = int(head["n"]) + 1
+        assert f"the log of {emptied} holds 0 of the " in checked.out
+        assert f"of the {entries} entries that it had; its archive has {entries}" in checked.out
+        found = runfold("audit", emptied)
+        assert found.code == 0
+        assert f"the service's log holds nothing of {emptied}" in found.err
+        assert str(runfold.data / "archive" / emptied) in found.err
+        assert runfold("audit", cut).code == 1
+        for run in (cut, emptied):
+            runfold.ok("restore", run, "--from", str(runfold.data / "archive" / run))
+        assert runfold.ok("doctor").code == 0
+        assert runfold.ok("audit", "--all").code == 0
+
+
+def test_the_archives_of_all_runs_are_audited_too(runfold: Commands) -> None:
+    runfold.write("jobs.py", FEW)
+    with runfold.service("--slots", "2"):
+        run = str(runfold.ok("run", "jobs.py:few", "-o", "json").document["run"])
+        runfold.until_archived(run)
+        assert runfold.ok("audit", "--all").out.count(run) == 1
+        archive = runfold.data / "archive" / run
+        segment = next((archive / "segments").glob("*.jsonl.zst"))
+        segment.unlink()
+        assert runfold("audit", run).code == 0, "its log is whole"
+        found = runfold("audit", "--all")
+        assert found.code == 1
+        assert f"{run}, its archive {archive}: " in found.out
+        assert segment.name in found.out
+        archive.rename(runfold.folder / "moved away")
+        runfold.ok("archive", run, str(archive))
+        assert runfold.ok("audit", "--all").code == 0

@@ -22,6 +22,7 @@ from runfold.events.transitions import FailureDecided
 from runfold.explain import VALUE_CHARS_MAX as METRIC_CHARS_MAX
 from runfold.explain import value_text
 from runfold.ids import ID_CHARS_MAX, new_run_id
+from runfold.lacking import Lacking
 from runfold.locate import find
 from runfold.replay import answers, render
 from runfold.replay.look import Look
@@ -34,7 +35,7 @@ from support.runs import Run
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from runfold.client import Client
+    from runfold.events.status import Status
 
 
 def test_runs_that_were_killed_are_named_up_to_a_number(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,16 +169,13 @@ def test_the_last_line_of_a_rank_is_told_up_to_a_length(beyond: int) -> None:
     assert told.endswith(f"; its last line: {'l' * LAST_LINE_CHARS_MAX}{'…' * beyond}")
 
 
-class _Statuses:
-    def __init__(self, count: int) -> None:
-        self.count: int = count
-
-    async def statuses(self) -> list[SimpleNamespace]:
-        return [SimpleNamespace(run=f"run-{k}", quarantined="damaged") for k in range(self.count)]
-
-
 @pytest.mark.parametrize("beyond", [0, 3])
-async def test_so_many_quarantined_runs_are_told_and_the_others_counted(beyond: int) -> None:
-    check = await health._damaged(cast("Client", _Statuses(health.QUARANTINED_SHOWN_MAX + beyond)))
-    assert check.found.count("is quarantined") == health.QUARANTINED_SHOWN_MAX
+def test_so_many_damaged_runs_are_told_and_the_others_counted(beyond: int, tmp_path: Path) -> None:
+    runs = [f"run-{k}" for k in range(health.RUNS_SHOWN_MAX + beyond)]
+    marked = [SimpleNamespace(run=run, quarantined="damaged") for run in runs]
+    check = health._damaged(cast("list[Status]", marked))
+    assert check.found.count("is quarantined") == health.RUNS_SHOWN_MAX
+    assert check.found.endswith("; and 3 more") == bool(beyond)
+    check = health._lacking(find(tmp_path), [Lacking(run=run, holds=0, known=9) for run in runs])
+    assert check.found.count("holds 0 of the 9 entries that it had; no archive of it can be read") == len(runs) - beyond
     assert check.found.endswith("; and 3 more") == bool(beyond)
