@@ -89,10 +89,10 @@ def tell_where(data_dir: Path, connection: ConnectionFile, admin: AdminFile) -> 
     """
     try:
         write_connection(data_dir, connection)
-        if read_admin(data_dir) != admin:
+        if _found(data_dir / ADMIN_FILE, AdminFile) != admin:
             write_private(data_dir / ADMIN_FILE, admin)
     except OSError:
-        if not _leads_to(data_dir, connection) or read_admin(data_dir) != admin:
+        if not _leads_to(data_dir, connection) or _found(data_dir / ADMIN_FILE, AdminFile) != admin:
             raise
 
 
@@ -103,6 +103,8 @@ def write_connection(data_dir: Path, connection: ConnectionFile) -> None:
         OSError: it cannot be written.
     """
     path, data = data_dir / CONNECTION_FILE, _encoded(connection)
+    if path.is_dir():  # to be said by its own name, not by that of what would have replaced it
+        raise IsADirectoryError(errno.EISDIR, "a directory is in its place; move that away", str(path))
     try:
         write_private_bytes(path, data.ljust(len(data) + CONNECTION_SPARE_BYTES))
     except OSError as error:
@@ -115,8 +117,13 @@ def write_connection(data_dir: Path, connection: ConnectionFile) -> None:
             os.fsync(file.fileno())
 
 
+def says(data_dir: Path, connection: ConnectionFile) -> bool:
+    """Whether `connection.json` stands there and says just this."""
+    return _found(data_dir / CONNECTION_FILE, ConnectionFile) == connection
+
+
 def _leads_to(data_dir: Path, connection: ConnectionFile) -> bool:
-    found = read_connection(data_dir)
+    found = _found(data_dir / CONNECTION_FILE, ConnectionFile)
     change = msgspec.structs.replace
     return found is not None and change(found, pids={}, monitor="") == change(connection, pids={}, monitor="")
 
@@ -149,5 +156,19 @@ def _read(path: Path, kind: type[_T]) -> _T | None:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
         return None
+    except IsADirectoryError as error:
+        raise BrokerUnreachable(
+            f"{path} is a directory. Move it away, and start the service: the file is written anew"
+        ) from error
     except msgspec.DecodeError as error:
-        raise BrokerUnreachable(f"{path} is damaged ({error}). Start the service again: it is written anew") from error
+        raise BrokerUnreachable(
+            f"{path} is damaged ({error}). It is written anew when the service starts: stop it first if it runs"
+        ) from error
+
+
+def _found(path: Path, kind: type[_T]) -> _T | None:
+    """Return what a file says; None where there is nothing to be read, for whatever reason."""
+    try:
+        return _read(path, kind)
+    except (BrokerUnreachable, OSError):
+        return None

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from runfold.config import DATA_VARIABLE, NAMESPACE_VARIABLE, Settings, read_settings
+from runfold.connectionfile import connection_of
 from runfold.errors import UnreachableError, UsageError
 from runfold.events.job import RUN_ID
 from runfold.events.subjects import Subjects
@@ -107,9 +108,7 @@ class Where:
     @property
     def stopped(self) -> bool:
         """Whether the data directory is that of a service that does not run now."""
-        from runfold.events.nats.files import read_connection
-
-        return self.named is None and self.service() is None and read_connection(self.data_dir) is not None
+        return self.named is None and self.service() is None and connection_of(self.data_dir) is not None
 
     def required_service(self) -> Address:
         """Return the service; raise `UnreachableError` when there is none."""
@@ -162,14 +161,12 @@ def _check_namespace(namespace: str) -> None:
 
 
 def answering(data_dir: Path) -> Address | None:
-    """Return the address of a data directory's service if something listens there, or is being started there again."""
-    from runfold.events.nats.errors import BrokerUnreachable
-    from runfold.events.nats.files import read_connection
+    """Return the address of a data directory's service if something listens there, or is being started there again.
 
-    try:
-        file = read_connection(data_dir)
-    except BrokerUnreachable as error:
-        raise UnreachableError(str(error)) from error
+    Raises:
+        UnreachableError: the file that would tell is damaged; or it is lost, and was waited for while a service runs.
+    """
+    file = connection_of(data_dir)
     if file is None or not (listens(file.server) or is_kept_running(data_dir)):
         return None
     return Address(file.url, file.namespace, local=True, monitor=file.monitor, data_dir=data_dir)
@@ -192,10 +189,10 @@ def _is_left(folder: Path) -> bool:
 
 def listens(server: str) -> bool:
     """Return whether something takes connections at an address; it need not be a broker."""
-    parts = urlsplit(server)
     try:
+        parts = urlsplit(server)
         socket.create_connection((parts.hostname or "", parts.port or 4222), PROBE_TIMEOUT_S).close()
-    except OSError:
+    except (OSError, ValueError):  # or it is no address at all
         return False
     return True
 

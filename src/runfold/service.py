@@ -16,7 +16,7 @@ from runfold.events.nats.api import Api
 from runfold.events.nats.broker import Broker, start_broker
 from runfold.events.nats.connection import connect
 from runfold.events.nats.errors import BrokerError, BrokerStartFailed, StreamMismatch, StreamsMissing
-from runfold.events.nats.files import CONNECTION_FILE, write_connection
+from runfold.events.nats.files import CONNECTION_FILE, ConnectionFile, says, write_connection
 from runfold.events.nats.names import Names, Role
 from runfold.events.nats.settings import LOOPBACK
 from runfold.events.nats.streams import provision
@@ -84,6 +84,7 @@ class Service:
         self._broker: Broker | None = early.broker if early is not None else None
         self._stopping = False
         self._lock: int | None = None
+        self._told: ConnectionFile | None = None  # what the connection file says
         self._unwritten = False
         self._restarts = Restarts(say, gives_up=plan.once)
 
@@ -246,10 +247,19 @@ class Service:
             write_connection(self._plan.data_dir, file)
         except OSError as error:
             if not self._unwritten:
-                self._say(f"{CONNECTION_FILE} could not be written ({error}): it names processes that have ended")
+                self._say(f"{CONNECTION_FILE} could not be written ({error}): until it is, it may lead nowhere")
             self._unwritten = True
         else:
-            self._unwritten = False
+            self._told, self._unwritten = file, False
+
+    def _keep_connection_file(self) -> None:
+        """Write the file anew that leads here, where it was lost or changed, or could not be written before."""
+        if self._unwritten:
+            self._write_connection_file()
+        elif self._told is not None and not says(self._plan.data_dir, self._told):
+            self._write_connection_file()
+            if not self._unwritten:
+                self._say(f"{CONNECTION_FILE} was missing, damaged or another one: it is written anew")
 
     async def _tend_broker(self) -> None:
         loop = asyncio.get_running_loop()
@@ -261,8 +271,7 @@ class Service:
             code = broker.exit_code()
             if code is None and loop.time() >= look_at:
                 trouble = await self._trouble(broker, trouble)
-                if self._unwritten:
-                    self._write_connection_file()
+                self._keep_connection_file()
                 look_at = loop.time() + HEALTH_EVERY_S
             if code is None and (trouble is None or not _has_room(broker)):
                 continue

@@ -31,9 +31,8 @@ def lock_service(data_dir: Path) -> int:
         raise ServiceError(f"the data directory {data_dir} cannot be locked: {error}. Nothing was started") from error
     try:
         if not _take(descriptor):
-            holder = os.pread(descriptor, 32, 0).strip().decode(errors="replace") or "another one"
             raise ServiceError(
-                f"the data directory {data_dir} is in use: its service runs already (process {holder}). "
+                f"the data directory {data_dir} is in use: its service runs already (process {_holder(descriptor)}). "
                 f"Nothing was started. Use that one, or stop it first."
             )
         # The number is only for the message to those who come later: a full disk keeps nobody from starting.
@@ -48,17 +47,26 @@ def lock_service(data_dir: Path) -> int:
 
 def is_kept_running(data_dir: Path) -> bool:
     """Whether there is somebody who keeps the broker of this directory running, and starts it again when it ends."""
+    return kept_running_by(data_dir) is not None
+
+
+def kept_running_by(data_dir: Path) -> str | None:
+    """Return the process, as a person is told of it, that keeps the broker of this directory running; None: nobody."""
     try:
         descriptor = os.open(data_dir / SERVICE_LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return False
+        return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
+        return _holder(descriptor)
     finally:
         os.close(descriptor)
-    return False
+    return None
+
+
+def _holder(descriptor: int) -> str:
+    return os.pread(descriptor, 32, 0).strip().decode(errors="replace") or "another one"
 
 
 def _take(descriptor: int) -> bool:
