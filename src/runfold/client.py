@@ -160,7 +160,8 @@ class Client:
             UsageError: no controller would take it, so large is it; nothing was published.
             NotFoundError: the service knows no such run; nothing was published.
             NotAcceptedError: the controller refused it.
-            NoAnswerError: no answer in time; the request stands on the broker and may still be done.
+            NoAnswerError: no answer in time, or none to be had of a quarantined run; the request stands on the broker
+                and may still be done.
         """
         if (size := len(msgspec.json.encode(request))) > REQUEST_MAX_BYTES:
             raise UsageError(
@@ -187,6 +188,8 @@ class Client:
                 return accepted(answer)
             if status is not None and status.terminal:
                 return ENDED_ALREADY  # it came too late to be looked at
+            if status is not None and status.quarantined:
+                raise NoAnswerError(quarantined_text(status))
             await asyncio.sleep(STATUS_POLL_S)
         raise NoAnswerError(
             f"no controller answered the request about {run} within {timeout_s:g} s\n"
@@ -204,6 +207,15 @@ class Client:
             return  # the same id is published again
         if isinstance(answer, Rejected):
             raise NotAcceptedError(f"the broker did not take the request: {answer.description}")
+
+
+def quarantined_text(status: Status) -> str:
+    """Return why nobody decides for a run now, and what to do."""
+    return (
+        f"{status.run} is quarantined, and nobody decides for it: {status.quarantined}\n"
+        f"`runfold restore {status.run} --from ARCHIVE` brings its log back; the request stands on the broker, and is "
+        f"looked at then. `runfold abort {status.run} --force --reason TEXT` stops its group now."
+    )
 
 
 def accepted(answer: str) -> str:

@@ -107,11 +107,15 @@ def test_a_run_survives_the_damage_of_its_log(runfold: Commands) -> None:
         found = runfold("audit", run)
         assert found.code == 1
         says(watching, f"{run} is quarantined: ", by_error=True)
+        asked = runfold("resize", run, "3")
+        assert asked.code == 1
+        assert "the request stands on the broker, and is looked at then" in asked.err
         restored = runfold.ok("restore", run, "--from", str(runfold.data / "archive" / run))
         assert "restored as generation 2" in restored.out
         index = index_of(runfold, run)
         wait_for("reports folded again", lambda: index_of(runfold, run) > max(index, before))
         assert status(runfold, run)["quarantined"] is None
+        assert "refused" in str(status(runfold, run)["requests"]), "of a run of a fixed size"
         enough.write_text("")
         out, err = watching.communicate(timeout=PATIENCE_S)
         assert watching.returncode == 0
@@ -138,6 +142,11 @@ def test_the_group_of_a_quarantined_run_is_stopped_by_force(runfold: Commands) -
         assert runfold("abort", run, "--force", "--reason", "impatient").code == 2
         flip_a_bit(runfold, up)
         wait_for("quarantine", lambda: status(runfold, run)["quarantined"] is not None)
+        for words in (("stop", run, "--at-checkpoint"), ("checkpoint", run), ("abort", run, "--reason", "impatient")):
+            asked = runfold(*words)
+            assert asked.code == 1
+            assert f"{run} is quarantined, and nobody decides for it: " in asked.err
+            assert f"`runfold restore {run} --from ARCHIVE`" in asked.err
         forced = runfold.ok("abort", run, "--force", "--reason", "cannot wait")
         assert "its group was told to stop, outside the log" in forced.out
         free = runfold.submit("jobs.py:steps", "--workers", "2", *config)
