@@ -26,6 +26,12 @@ def flipped(data: bytes, line: int) -> bytes:
     return b"\n".join(lines)
 
 
+@pytest.fixture(autouse=True)
+def nobody_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no service of this machine be asked."""
+    monkeypatch.setenv("RUNFOLD_DATA", str(tmp_path / "data"))
+
+
 @pytest.fixture(params=["file", "archive"])
 def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A log of a finished run that can be followed only to an entry in its midst, as a file or as an archive."""
