@@ -52,10 +52,10 @@ def grown_so_far(store: Store, run: str) -> Grown:
     names = [name for name in store.names(SEGMENTS) if name.endswith(".json")]
     if not names:
         return Grown()
-    data = store.read(f"{SEGMENTS}/{names[-1]}")
     try:
+        data = store.read(f"{SEGMENTS}/{names[-1]}")
         newest = decode_segment(data)
-    except BadManifest as error:
+    except (BadManifest, IsADirectoryError) as error:
         raise ArchiveRefused(
             f"{run} is not archived further: the newest manifest at {store.url} is damaged ({error}). "
             f"It was left as it is; move the archive away"

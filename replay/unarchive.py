@@ -34,6 +34,9 @@ from runfold.replay.store import Store, open_store
 _UNPACKED_MAX_BYTES: Final = ARCHIVE_SEGMENT_MAX_BYTES + ENTRY_MAX_BYTES
 """A segment closes before it outgrows its limit; one entry alone may."""
 
+_NO_FILE: Final = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+"""No file stands there: the archive lacks it. Any other error is the storage's, and may not be there the next time."""
+
 
 class RankOutput(msgspec.Struct, frozen=True, kw_only=True):
     """A rank's output as it was published: its batches, oldest first."""
@@ -94,7 +97,7 @@ def read_last(store: Store) -> LastManifest | None:
     """Return an archive's last manifest; None when it is not closed or that file is damaged (`read_archive` says)."""
     try:
         return decode_last(store.read(LAST))
-    except (FileNotFoundError, NotADirectoryError, BadManifest):
+    except (*_NO_FILE, BadManifest):
         return None
     except OSError as error:
         raise CannotRead(f"{store.url}: {error}") from error
@@ -104,7 +107,7 @@ def read_blob(store: Store, sha256: str) -> bytes:
     """Return a blob that entries name; raise `NotFound` or `CannotRead` when it is not there or is not that one."""
     try:
         data = store.read(f"{BLOBS}/{sha256}")
-    except FileNotFoundError:
+    except _NO_FILE:
         raise NotFound(f"the archive {store.url} has no blob {sha256}") from None
     if digest(data) != sha256:
         raise CannotRead(f"the blob {sha256} in {store.url} was changed: its bytes have {digest(data)}")
@@ -118,6 +121,8 @@ def read_output(store: Store, attempt: int, rank: int) -> tuple[bytes, ...]:
         return tuple(unpack(store.read(name), OUTPUT_TAIL_MAX_BYTES).splitlines())
     except FileNotFoundError:
         return ()
+    except IsADirectoryError:
+        raise CannotRead(f"{name} in {store.url} is missing: a directory is in its place") from None
     except BadPack as error:
         raise CannotRead(f"{name} in {store.url} is damaged: {error}") from None
 
@@ -176,13 +181,23 @@ class _Reader:
     def _found(self, flaw: Flaw, file: str, what: str, n: int | None = None) -> None:
         self.damages.append(Damage(flaw=flaw, what=what, n=n, where=Where(file=file)))
 
+    def _bytes(self, flaw: Flaw, file: str, what: str, n: int | None = None, more: str = "") -> bytes | None:
+        """Return a file's bytes; None where no file stands, which is remembered."""
+        try:
+            return self.store.read(file)
+        except IsADirectoryError:
+            self._found(flaw, file, f"{what} is missing: a directory is in its place", n)
+        except _NO_FILE:
+            self._found(flaw, file, f"{what} is missing{more}", n)
+        return None
+
     def segments(self, found: list[tuple[SegmentManifest, str]]) -> Iterator[list[Raw]]:
         """Yield the lines of each segment; `found` is given its manifest, with its digest."""
         before = NO_MANIFEST
         for name in (f"{SEGMENTS}/{name}" for name in self.store.names(SEGMENTS) if name.endswith(".json")):
-            data = self.store.read(name)
-            manifest = self._manifest(name, data, before)
-            before = digest(data)
+            data = self._bytes("manifest", name, "this manifest")
+            manifest = None if data is None else self._manifest(name, data, before)
+            before = "" if data is None else digest(data)
             if manifest is not None:
                 found.append((manifest, before))
             yield self._lines(f"{name}l.zst", manifest)
@@ -200,10 +215,8 @@ class _Reader:
 
     def _lines(self, file: str, manifest: SegmentManifest | None) -> list[Raw]:
         first_n = manifest.first_n if manifest else None
-        try:
-            packed = self.store.read(file)
-        except FileNotFoundError:
-            self._found("segment", file, "this segment is missing: its manifest stands alone", first_n)
+        packed = self._bytes("segment", file, "this segment", first_n, ": its manifest stands alone")
+        if packed is None:
             return []
         if manifest is not None and digest(packed) != manifest.sha256:
             self._found(
@@ -219,6 +232,9 @@ class _Reader:
     def _last(self, segments: list[tuple[SegmentManifest, str]]) -> LastManifest | None:
         try:
             last = decode_last(self.store.read(LAST))
+        except IsADirectoryError:
+            self._found("manifest", LAST, "the last manifest is missing: a directory is in its place")
+            return None
         except (FileNotFoundError, NotADirectoryError):
             if segments:
                 what = "the archive is not closed: the run went on when it was written, or its end is lost"
@@ -244,12 +260,8 @@ class _Reader:
             self._check_file("output", output.file, output.sha256)
 
     def _check_file(self, flaw: Flaw, file: str, sha256: str) -> None:
-        try:
-            data = self.store.read(file)
-        except FileNotFoundError:
-            self._found(flaw, file, f"this {flaw} is missing")
-            return
-        if digest(data) != sha256:
+        data = self._bytes(flaw, file, f"this {flaw}")
+        if data is not None and digest(data) != sha256:
             self._found(flaw, file, f"this {flaw} was changed: its bytes are not those that the last manifest names")
 
 

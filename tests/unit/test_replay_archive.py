@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -18,12 +19,16 @@ from runfold.events.limits import OUTPUT_TAIL_MAX_BYTES
 from runfold.events.transitions import LogRestored
 from runfold.replay import archive as archive_module
 from runfold.replay.archive import archive_path, list_archives, write_archive
+from runfold.replay.audit import audit
 from runfold.replay.closing import named_blobs
-from runfold.replay.errors import ArchiveRefused, NotFound
+from runfold.replay.errors import ArchiveRefused, NotFound, ReplayError
+from runfold.replay.goodput import goodput
 from runfold.replay.history import History
+from runfold.replay.segments import grown_so_far
 from runfold.replay.source import load
 from runfold.replay.store import Store, open_store
-from runfold.replay.unarchive import RankOutput, read_blob, read_last, read_output
+from runfold.replay.unarchive import RankOutput, archived_beside, read_blob, read_last, read_output
+from runfold.replay.verify import verify
 from support.histories import Voice, beginning, chained, decided, ending, failing_run, finished_run, history, reports
 
 TEXT = b"the whole of a long traceback"
@@ -195,6 +200,47 @@ def test_any_file_changed_cut_emptied_or_lost_is_found(
     for k, name in enumerate(names):
         read = damaged_archive(tmp_path / str(k), hurt, name)
         assert read.damages, name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "flaw", "is_whole"),
+    [
+        ("segments/*.json", "manifest", True),
+        ("segments/*.jsonl.zst", "segment", False),
+        ("last.json", "manifest", True),
+        ("story.json", "story", True),
+        (f"blobs/{DIGEST}", "blob", True),
+        ("output/1-0.jsonl.zst", "output", True),
+    ],
+)
+def test_a_directory_in_place_of_any_part_is_found_and_the_others_are_read(
+    pattern: str, flaw: str, is_whole: bool, tmp_path: Path, small_segments: None
+) -> None:
+    output = RankOutput(attempt=1, rank=0, batches=(b"{}",))
+    write_archive(with_blob(), tmp_path, blobs={DIGEST: TEXT}, outputs=[output])
+    path = max(tmp_path.glob(pattern))
+    name = str(path.relative_to(tmp_path))
+    path.unlink()
+    path.mkdir()
+    read = load(tmp_path, deep=True)
+    assert [(one.flaw, one.where.file) for one in read.damages if one.where and "a directory is in" in one.what] == [
+        (flaw, name)
+    ]
+    assert (len(read.links) == len(with_blob().links)) is is_whole
+    assert name in str(audit(read).findings)
+    assert verify(read).checked == len(read.links) > 0
+    assert goodput(read).until_t == read.links[-1].entry.t
+    with suppress(ReplayError):  # what of it cannot be had is told as that
+        archived_beside(read)
+
+
+def test_an_archive_whose_newest_manifest_is_a_directory_is_not_continued(tmp_path: Path, small_segments: None) -> None:
+    write_archive(history(failing_run()[:6]), tmp_path)
+    newest = max((tmp_path / "segments").glob("*.json"))
+    newest.unlink()
+    newest.mkdir()
+    with pytest.raises(ArchiveRefused, match=r"newest manifest at .* is damaged"):
+        grown_so_far(open_store(tmp_path), history(failing_run()).run)
 
 
 def test_a_damaged_segment_names_the_entry_and_leaves_what_came_before(tmp_path: Path, small_segments: None) -> None:
