@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from runfold.cli.command import say_error
 from runfold.cli.get import status_text
 from runfold.cli.show import print_json, print_json_line, print_text, table
 from runfold.config import read_settings
 from runfold.events.entry import Head
-from runfold.events.status import BudgetStatus, ErrorStatus, RankStatus, Status
+from runfold.events.status import BudgetStatus, CheckpointStatus, ErrorStatus, RankStatus, Status
 from runfold.locate import Where
 
 HOSTILE = "a\x1b[2J\x00\r\x07\x9b31m\u202e\u2028b"
@@ -54,6 +55,19 @@ def test_a_status_is_shown_on_lines_of_its_own(tmp_path: Path, capsys: pytest.Ca
     assert shown.count(HARMLESS) >= 9
     assert f"stays off: {HARMLESS} (was taken back); `runfold admit digits NODE --data 'other runs'` ends that" in shown
     assert "second" not in shown
+
+
+def test_the_last_checkpoint_and_the_storage_are_shown_where_there_are_some(tmp_path: Path) -> None:
+    where = Where(data_dir=tmp_path, settings=read_settings({}), named=None)
+    status = replace(hostile_status(), checkpoint="c-3")
+    assert "checkpoint" not in status_text(hostile_status(), where)
+    assert "  checkpoint: c-3\n" in status_text(status, where)
+    kept = CheckpointStatus(name="c-3", index=3, attempt=2, status="validated", score=0.25)
+    text = status_text(replace(status, checkpoints=(kept,)), where, storage="s3://bucket/digits")
+    assert "  checkpoint: c-3 (report 3, attempt 2, validated, score 0.25)\n  storage: s3://bucket/digits\n" in text
+    doubtful = replace(kept, status="committed", score=None, doubtful=True)
+    text = status_text(replace(status, checkpoints=(doubtful,)), where)
+    assert "c-3 (report 3, attempt 2, its files may not belong together)\n" in text
 
 
 def test_json_escapes_what_json_would_let_through(capsys: pytest.CaptureFixture[str]) -> None:

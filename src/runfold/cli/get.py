@@ -19,6 +19,7 @@ from runfold.folding import state_of
 from runfold.locate import find
 from runfold.runs import find_told, service_trouble
 from runfold.unknown import refused_text, stopped_text
+from runfold.whereabouts import storage_path
 
 if TYPE_CHECKING:
     from runfold.events.status import BudgetStatus, Status
@@ -26,6 +27,12 @@ if TYPE_CHECKING:
     from runfold.replay.history import History
 
 MESSAGE_CHARS_MAX: Final = 400
+VALIDATIONS: Final[dict[str, str]] = {
+    "pending": "validation pending",
+    "validated": "validated",
+    "failed": "validation failed",
+    "timed_out": "validation timed out",
+}
 
 
 def command(
@@ -54,7 +61,8 @@ def command(
         print_text(f"{refused_text(found)}\n{found.excerpt}")
     else:
         # Nobody goes on with a file or an archive: its run is as old as its newest entry.
-        print_text(status_text(found, where, None if told.kept is not None else datetime.now(UTC)))
+        storage = asyncio.run(storage_path(where, found.run, told.kept))
+        print_text(status_text(found, where, None if told.kept is not None else datetime.now(UTC), storage))
 
 
 def _say_kept(where: Where, run: str, kept: History) -> None:
@@ -76,7 +84,7 @@ def _say_trouble(where: Where, so: str) -> None:
         say(f"the broker cannot store all that is said, {so}: {trouble}")
 
 
-def status_text(status: Status, asked: Where, now: datetime | None = None) -> str:
+def status_text(status: Status, asked: Where, now: datetime | None = None, storage: str | None = None) -> str:
     """Return a status for people, who have it from where was `asked`.
 
     `now`: a run that goes on is as old as it is then, not as its newest entry was.
@@ -93,6 +101,10 @@ def status_text(status: Status, asked: Where, now: datetime | None = None) -> st
         lines.append(f"  first cause: {who}, {status.error.kind}: {status.error.type}: {message}{where}")
     if status.metrics:
         lines.append(f"  metrics: {metrics_text(status.metrics)}")
+    if status.checkpoint is not None:
+        lines.append(f"  checkpoint: {_checkpoint(status, status.checkpoint)}")
+    if storage is not None:
+        lines.append(f"  storage: {storage}")
     if status.return_value is not None:
         lines.append(f"  returned: {value_text(status.return_value)}")
     if spent := [_budget(name, one) for name, one in status.budgets.items() if one.spent or one.limit > 0]:
@@ -110,6 +122,18 @@ def status_text(status: Status, asked: Where, now: datetime | None = None) -> st
         ]  # fmt: skip
         lines.append(table(("  RANK", "NODE", "PHASE", "REPORT", "STEP"), rows))
     return "\n".join(lines)
+
+
+def _checkpoint(status: Status, name: str) -> str:
+    """Return the last committed checkpoint: of which report, and what is known of its worth."""
+    found = next((one for one in status.checkpoints if one.name == name), None)
+    if found is None:
+        return name
+    facts = [f"report {found.index}", f"attempt {found.attempt}"]
+    facts += [VALIDATIONS[found.status]] if found.status in VALIDATIONS else []
+    facts += [f"score {value_text(found.score)}"] if found.score is not None else []
+    facts += ["its files may not belong together"] if found.doubtful else []
+    return f"{name} ({', '.join(facts)})"
 
 
 def _excluded(status: Status, asked: Where) -> str:
