@@ -30,7 +30,7 @@ from runfold.printed import output_line
 from runfold.progress import PlainProgress
 from runfold.replay.history import History
 from runfold.replay.render import render_story, render_timeline
-from runfold.replay.rules import RULES
+from runfold.replay.rules import RULES, Rule
 from runfold.replay.screen import on_screen
 from runfold.replay.source import load
 from runfold.replay.story import story
@@ -139,9 +139,13 @@ some replica groups train, the others' being replaced costs nothing here; once n
 """
 
 
+def _advice(rule: Rule) -> str:
+    return f"{rule.advice}. Where every entry can be read: {rule.advice_beside}" if rule.advice_beside else rule.advice
+
+
 def audit() -> str:
     """The page of the audit's rules."""
-    return AUDIT + "".join(f"| `{rule.id}` | {rule.meaning} | {rule.advice} |\n" for rule in RULES)
+    return AUDIT + "".join(f"| `{rule.id}` | {rule.meaning} | {_advice(rule)} |\n" for rule in RULES)
 
 
 def goodput() -> str:

@@ -50,13 +50,15 @@ def audit(history: History, rules: Sequence[Rule] = RULES) -> AuditReport:
     found, state = walk(history)
     evidence = Evidence(history, found)
     results: list[RuleResult] = []
+    beside = bool(history.links) and not history.loses_entries
     findings: list[Finding] = []
     for rule in rules:
         broken = 0
         for broken, finding in enumerate(rule.check(evidence), start=1):
             if broken <= FINDINGS_OF_A_RULE_MAX_COUNT:
                 findings.append(finding)
-        results.append(RuleResult(id=rule.id, meaning=rule.meaning, advice=rule.advice, broken=broken))
+        advice = rule.advice_beside if beside and rule.advice_beside else rule.advice
+        results.append(RuleResult(id=rule.id, meaning=rule.meaning, advice=advice, broken=broken))
     return AuditReport(
         run=history.run,
         target=history.target,

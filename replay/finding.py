@@ -39,12 +39,16 @@ Check = Callable[[Evidence], Iterator[Finding]]
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule: what it means, what to do when it is broken, and how it is checked."""
+    """A rule: what it means, what to do when it is broken, and how it is checked.
+
+    `advice_beside`: what to do where all entries can be read, and what is wrong stands beside them; empty: the same.
+    """
 
     id: str
     meaning: str
     advice: str
     check: Check
+    advice_beside: str = ""
 
 
 def damages(rule: str, *flaws: Flaw) -> Check:

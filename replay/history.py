@@ -143,10 +143,15 @@ class History(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if not self.damages:
             return ""
         last = self.head.n
-        lost = any(damage.flaw in _OF_ENTRIES for damage in self.damages)
-        if lost or any(known.head.n > last for known in self.heads):
+        if self.loses_entries:
             return f"{self.target}: the log can be followed only to entry {last}: {self.trouble}"
         return f"{self.target}: damaged, and all of its entries, to {last}, can be read: {self.trouble}"
+
+    @property
+    def loses_entries(self) -> bool:
+        """Whether entries are damaged or missing, or may be, behind those that can be followed."""
+        known = (known.head.n for known in self.heads)
+        return any(damage.flaw in _OF_ENTRIES for damage in self.damages) or max(known, default=-1) >= len(self.links)
 
     @property
     def is_open(self) -> bool:

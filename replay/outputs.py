@@ -40,7 +40,7 @@ def kept_outputs(store: Store) -> KeptOutputs:
         last = decode_last(store.read(LAST))
     except (FileNotFoundError, NotADirectoryError):
         return KeptOutputs(files=_standing(store))
-    except BadManifest as error:
+    except (BadManifest, IsADirectoryError) as error:
         trouble = f"{LAST} in {store.url} is damaged ({error}), and does not tell which ranks printed something"
         return KeptOutputs(files=_standing(store), trouble=trouble)
     except OSError as error:

@@ -18,6 +18,7 @@ RULES: Final[tuple[Rule, ...]] = (
         id="whole",
         meaning="the file, archive or stream is read to its end, and every part is as it was written",
         advice="take another copy; the entries named here and behind them are lost in this one",
+        advice_beside="no entry is lost, only what is named here; look for it in another copy",
         check=log.whole,
     ),
     Rule(

@@ -12,6 +12,7 @@ from runfold.replay.archive import write_archive
 from runfold.replay.errors import ExportRefused
 from runfold.replay.export import export_lines
 from runfold.replay.source import load
+from runfold.replay.unarchive import RankOutput
 from support.histories import exported, failing_run, finished_run, history
 
 LAST_N = 7
@@ -145,6 +146,32 @@ def test_damage_beside_the_entries_loses_none(tmp_path: Path, capfd: pytest.Capt
     said = capfd.readouterr().err
     assert f"{path}: damaged, and all of its entries, to {n}, can be read: " in said
     assert "bytes" not in said
+
+
+@pytest.mark.parametrize("name", ["story.json", "last.json", "output/1-0.jsonl.zst"])
+def test_the_audit_says_that_no_entry_is_lost_where_none_is(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str
+) -> None:
+    path = tmp_path / "archive"
+    outputs = [RankOutput(attempt=1, rank=0, batches=(b"{}",))]
+    write_archive(history(finished_run(4)), path, outputs=outputs)
+    (path / name).write_bytes(b"{}")
+    assert called("audit", str(path)) == 1
+    said = capfd.readouterr().out
+    assert f"[{name}]\n" in said
+    assert "do: no entry is lost, only what is named here;" in said
+    assert "behind them are lost" not in said
+
+
+def test_the_audit_says_that_entries_are_lost_where_they_are(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "archive"
+    write_archive(history(finished_run(4)), path)
+    (segment,) = (path / "segments").glob("*.zst")
+    segment.write_bytes(b"no pack")
+    assert called("audit", str(path)) == 1
+    said = capfd.readouterr().out
+    assert f"[segments/{segment.name}]\n" in said
+    assert "do: take another copy; the entries named here and behind them are lost" in said
 
 
 def test_an_archive_that_is_not_closed_is_exported_as_a_run_that_goes_on(
