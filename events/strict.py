@@ -59,10 +59,13 @@ def _cut(text: str, limit: int) -> str:
 
 def decode_strict(data: bytes, kind: type[T]) -> T:
     """Return the value of exactly this type; raise `Refused` for bad JSON, shape, value or an unknown field."""
+    raw: object = None
     try:
-        value = msgspec.json.decode(data, type=kind)
         raw = msgspec.json.decode(data)
+        value = msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as error:
+        if _MISSING.match(str(error).partition(" - at ")[0]):
+            refuse_unknown(raw, kind, "$")  # a field of another name is most likely the one that is missing
         raise _refusal(str(error), kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Refused("$", f"not JSON: {error}") from None

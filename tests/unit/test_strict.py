@@ -51,6 +51,30 @@ def test_what_does_not_belong_is_named(data: bytes, path: str, reason: str) -> N
     assert str(found.value).startswith(f"{path}: ")
 
 
+class Needing(msgspec.Struct, frozen=True):
+    """A field that must be there."""
+
+    entrypoint: str
+    inner: Inner = Inner()
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "reason"),
+    [
+        (b'{"fn": "a:b"}', "$.fn", "unknown field; known are entrypoint, inner"),
+        (b'{"inner": {"sise": 3}}', "$.inner.sise", "unknown field"),
+        (b'{"inner": {}}', "$", "the field entrypoint is missing"),
+    ],
+)
+def test_a_field_of_another_name_is_named_rather_than_the_one_that_is_missing(
+    data: bytes, path: str, reason: str
+) -> None:
+    with pytest.raises(Refused) as found:
+        decode_strict(data, Needing)
+    assert found.value.path == path
+    assert found.value.reason.startswith(reason)
+
+
 def test_what_is_free_stays_free_and_none_is_none() -> None:
     read = decode_strict(b'{"free": {"anything": 1}, "maybe": null, "one": {"size": 2}}', Outer)
     assert (read.free, read.maybe, read.one.size) == ({"anything": 1}, None, 2)
@@ -127,3 +151,8 @@ def test_reasons_are_in_the_words_of_people(document: dict[str, Json], path: str
     assert refused.value.path == path
     assert reason in refused.value.reason
     assert "`" not in refused.value.reason
+
+
+def test_an_unknown_field_of_a_validation_is_named_where_it_stands() -> None:
+    with pytest.raises(Refused, match=r"\$\.validation\.fn: unknown field; known are arguments, entrypoint"):
+        decode_strict(b'{"entrypoint": "a:b", "validation": {"fn": "a:c"}}', Job)
