@@ -19,7 +19,9 @@ from runfold.ids import new_request_id
 from runfold.locate import find
 
 WhatArgument = Annotated[str, typer.Argument(metavar="[set]", help="set, or nothing to show it.", show_default=False)]
-SlotsArgument = Annotated[int | None, typer.Argument(metavar="[N]", help="Slots: the sum of all nodes, or of --node.", show_default=False)]
+SlotsArgument = Annotated[
+    int | None, typer.Argument(metavar="[N]", help="Slots: the sum of all nodes, or of --node.", show_default=False)
+]
 NodeOption = Annotated[
     str | None, typer.Option("--node", metavar="NAME", help="Of this node alone; default: all.", show_default=False)
 ]
