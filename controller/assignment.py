@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from runfold.controller.elastic import away
 from runfold.controller.gating import open_question
 from runfold.controller.places import kept_without
-from runfold.controller.preempting import taken_nodes
+from runfold.controller.preempting import has_saved, taken_nodes
 from runfold.controller.replicas import size_of
 from runfold.events.assignment import (
     Assignment,
@@ -198,7 +198,9 @@ def _wanted(state: RunState) -> str | None:
     if (plan := state.elastic.plan) is not None:
         return f"resize-{plan.n}"
     # Each time another wish, or ranks that answered the one before would take it for that.
-    return f"preemption-{state.phase.since_t:.6f}" if isinstance(state.phase, Preempting) else None
+    # Once it is there nothing more is waited for, as who stops the service has to know.
+    asks = isinstance(state.phase, Preempting) and not has_saved(state, state.phase)
+    return f"preemption-{state.phase.since_t:.6f}" if asks else None
 
 
 def _tasks(state: RunState) -> tuple[Task, ...]:

@@ -99,7 +99,7 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     each = nodes if size_of(state) is not None else nodes[:1]
     if fired and not group.over:
         return fail(state, (*failures, *(reclaimed(state, phase, fired[0].cause, node) for node in each)), policies)
-    if nodes and not group.over and _has_saved(state, phase):
+    if nodes and not group.over and has_saved(state, phase):
         leaving = (*failures, *(saved(state, phase, node) for node in each))
         if _can_leave(state, group, leaving):
             return fail(state, leaving, policies)
@@ -108,7 +108,7 @@ def preempting(state: RunState, group: Group, phase: Preempting, policies: Polic
     return fail(state, failures, policies) if group.over else bring_back(state, group)
 
 
-def _has_saved(state: RunState, phase: Preempting) -> bool:
+def has_saved(state: RunState, phase: Preempting) -> bool:
     """Whether the checkpoint that the ranks were asked for counts: one of a report that they made afterwards."""
     return state.checkpoint is not None and state.checkpoint.index > phase.after
 

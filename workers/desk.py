@@ -95,6 +95,7 @@ class Desk:
         self._adopted = False
         self._strays: list[Left] = []
         self._taken: dict[str, str] = {}
+        self._parting = False
         self.runners: list[Watched] = []
 
     @property
@@ -310,6 +311,21 @@ class Desk:
     def notice(self, nodes: tuple[str, ...], within_s: float | None, reason: str) -> None:
         """Say that the group's nodes will be taken back."""
         self._say(PreemptionNoticed(**self._about(), nodes=nodes, within_s=within_s, reason=reason))
+
+    def part(self, within_s: float, reason: str) -> None:
+        """Say once that all nodes of the group go, for the supervisor does."""
+        nodes = tuple(runner.node for runner in self.runners if runner.alive)
+        if nodes and not self._parting:
+            self._parting = True
+            self.notice(nodes, within_s, reason)
+
+    @property
+    def may_save(self) -> bool:
+        """Whether ranks may be at work here that have not saved yet what they are asked for when their nodes go."""
+        if self.assignment.want != "train" or not any(runner.alive for runner in self.runners):
+            return False
+        work = self.assignment.job
+        return work is None or work.taken is None or work.wanted is not None
 
     def pass_on(self, notice: Notice, nodes: tuple[str, ...]) -> None:
         """Say what the pool has heard of nodes of the group: that they go, or stay after all."""

@@ -35,7 +35,8 @@ async def serve_supervisor(
     """Serve a pool until SIGINT or `stop`; then end its runners, with bounded patience, and all it started.
 
     Until `orphaned` as well: then the runners are left to the next supervisor, if `adopt` says so. runfold stops by
-    word: a SIGTERM comes from who will take this machine back, and is told to the runs.
+    word: a SIGTERM comes from who will take this machine back, and is told to the runs. A SIGINT after the word to stop
+    ends the time that runs are given to save.
 
     `zygote` may be given by who called `launch_zygote` early, so that it imports meanwhile; it is closed here.
     `ready` is called once runs are placed.
@@ -46,11 +47,16 @@ async def serve_supervisor(
         RayError: the Ray cluster cannot be used.
     """
     stop, orphaned, reclaimed = stop or asyncio.Event(), orphaned or asyncio.Event(), asyncio.Event()
-    with _heard_signals({signal.SIGINT: stop, signal.SIGTERM: reclaimed}):
+    hurried = asyncio.Event()
+
+    def interrupted() -> None:
+        (hurried if stop.is_set() else stop).set()
+
+    with _heard_signals({signal.SIGINT: interrupted, signal.SIGTERM: reclaimed.set}):
         opened = _ray_pool(config, zygote) if config.ray is not None else _machine_pool(config, zygote)
         async with opened as (pool, connection):
             ready()
-            await Supervisor(config, connection, pool).serve(stop, orphaned, reclaimed)
+            await Supervisor(config, connection, pool).serve(stop, orphaned, reclaimed, hurried)
 
 
 @asynccontextmanager
@@ -101,13 +107,13 @@ async def _connected(config: SupervisorConfig) -> Connection:
 
 
 @contextmanager
-def _heard_signals(events: Mapping[signal.Signals, asyncio.Event]) -> Generator[None]:
-    """Set an event on its signal, and leave the handlers as they were found."""
+def _heard_signals(heard: Mapping[signal.Signals, Callable[[], None]]) -> Generator[None]:
+    """Hear each signal, and leave the handlers as they were found."""
     loop = asyncio.get_running_loop()
-    for number, event in events.items():
-        loop.add_signal_handler(number, event.set)
+    for number, hear in heard.items():
+        loop.add_signal_handler(number, hear)
     try:
         yield
     finally:
-        for number in events:
+        for number in heard:
             loop.remove_signal_handler(number)

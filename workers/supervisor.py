@@ -43,10 +43,10 @@ from runfold.workers.pools.local import Demand
 from runfold.workers.pools.pool import Pool
 from runfold.workers.pools.ray import RayConfig
 from runfold.workers.pulse import BEAT_EVERY_S, say
-from runfold.workers.together import until_one_ends
+from runfold.workers.together import comes_first, until_one_ends
 
 STOP_GRACE_S: Final = 5.0
-"""Patience with ranks when the supervisor itself is to stop."""
+"""When the supervisor itself is to stop: the time that ranks have to save, and then the patience with their end."""
 RUNNERS_GONE_TIMEOUT_S: Final = 15.0
 SETTLE_TIMEOUT_S: Final = 2.0
 STORAGE_FOLDER: Final = "storage"
@@ -90,6 +90,7 @@ class Supervisor:
         self._nursery = Nursery()
         self._blobs = Blobs(connection)
         self._closing: set[asyncio.Task[None]] = set()
+        self._leave_by_s: float | None = None
         self._wake = asyncio.Event()
         self._site = Site(
             url=config.url,
@@ -104,18 +105,21 @@ class Supervisor:
         self._capacity = Capacity(pool.book, connection, config.pool, config.places_dir, self._wake.set)
         pool.attend(self._wake.set)
 
-    async def serve(self, stop: asyncio.Event, orphaned: asyncio.Event, reclaimed: asyncio.Event) -> None:
+    async def serve(
+        self, stop: asyncio.Event, orphaned: asyncio.Event, reclaimed: asyncio.Event, hurried: asyncio.Event
+    ) -> None:
         """Do what the assignments say until `stop`; then end everything, with bounded patience.
 
-        When it is `orphaned`, or fails, its runners are left to the next supervisor, if they may be adopted.
-        `reclaimed` says that the machine will be taken back.
+        Runs that go on later have the time that they are told of to save, unless it is `hurried`. When it is
+        `orphaned`, or fails, its runners are left to the next supervisor, if they may be adopted. `reclaimed` says
+        that the machine will be taken back.
         """
         self._look()
         follower = follow_assignments(self._connection, self._hear)
         tasks: set[asyncio.Task[object]] = {
             asyncio.create_task(self._turns(), name="supervisor"),
-            asyncio.create_task(stop.wait(), name="stop"),
-            asyncio.create_task(orphaned.wait(), name="orphaned"),
+            asyncio.create_task(self._part(stop, hurried), name="stop"),
+            asyncio.create_task(comes_first(orphaned, stop), name="orphaned"),
             asyncio.create_task(self._tell_reclaimed(reclaimed), name="reclaimed"),
             asyncio.create_task(follower.wait_ended(), name="assignments"),
             asyncio.create_task(self._beat(), name="pool beat"),
@@ -127,7 +131,7 @@ class Supervisor:
             await until_one_ends(tasks)
         finally:
             if stop.is_set() or not self._config.adopt:
-                await self._end_runners(f"the supervisor of pool {self._config.pool} was stopped")
+                await self._end_runners(self._stopped)
             else:
                 await self._let_go()
             await follower.close()
@@ -182,7 +186,12 @@ class Supervisor:
             self._wake.clear()
             now = time.monotonic()
             wake_at = [due for desk in list(self._desks.values()) if (due := self._tend(desk, now)) is not None]
-            self._grant()
+            if self._leave_by_s is None:
+                self._grant()
+            elif now >= self._leave_by_s or not any(desk.may_save for desk in self._desks.values()):
+                return
+            else:
+                wake_at.append(self._leave_by_s)
             self._pass_on()
             if (due := self._capacity.tend(self._slots, self._desks, now)) is not None:
                 wake_at.append(due)
@@ -332,6 +341,24 @@ class Supervisor:
                 if nodes := tuple(dict.fromkeys(here)):
                     desk.notice(nodes, None, f"SIGTERM to the supervisor of pool {self._config.pool}")
 
+    async def _part(self, stop: asyncio.Event, hurried: asyncio.Event) -> None:
+        """Wait until it is to stop; then say so, and give no more places. What may be saved is waited for in the turns.
+
+        After a one-shot run nobody goes on from what is saved.
+        """
+        await stop.wait()
+        if not self._config.adopt:
+            return
+        self._leave_by_s = time.monotonic() + STOP_GRACE_S
+        for desk in self._desks.values():
+            desk.part(STOP_GRACE_S, self._stopped)
+        self._wake.set()
+        await hurried.wait()
+
+    @property
+    def _stopped(self) -> str:
+        return f"the supervisor of pool {self._config.pool} was stopped"
+
     async def _beat(self) -> None:
         subject = self._connection.names.subjects.pool_beat(self._config.pool)
         while True:
@@ -361,8 +388,7 @@ class Supervisor:
 
     async def _end_those(self, holding: list[Desk], reason: str) -> None:
         for desk in holding:
-            nodes = tuple(runner.node for runner in desk.runners if runner.alive)
-            desk.notice(nodes, STOP_GRACE_S, reason)
+            desk.part(STOP_GRACE_S, reason)
             desk.stop_runners(reason, STOP_GRACE_S)
         waits = [asyncio.ensure_future(runner.wait()) for desk in holding for runner in desk.everyone]
         await asyncio.wait(waits, timeout=RUNNERS_GONE_TIMEOUT_S)

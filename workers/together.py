@@ -19,3 +19,10 @@ async def until_one_ends(tasks: Collection[asyncio.Future[T]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def comes_first(event: asyncio.Event, other: asyncio.Event) -> None:
+    """Wait for an event; without end when the other one has come before it."""
+    await event.wait()
+    if other.is_set():
+        await asyncio.Event().wait()

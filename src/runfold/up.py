@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 async def serve(plan: Plan, say: Callable[[str], None], ready: Callable[[Service], None]) -> None:
-    """Run the service until SIGINT or SIGTERM; a second signal is not waited for any longer than the first.
+    """Run the service until SIGINT or SIGTERM; after a second signal what runs may save yet is not waited for.
 
     `ready` is called once everything runs and `connection.json` is written.
 
@@ -33,7 +33,20 @@ async def serve(plan: Plan, say: Callable[[str], None], ready: Callable[[Service
             await _until_told(service, caught.first, plan, say)
             await say_what_is_left(service.address, say)
         finally:
-            await service.stop()
+            await _stop(service, caught.second)
+
+
+async def _stop(service: Service, told_again: asyncio.Event) -> None:
+    async def hurry() -> None:
+        await told_again.wait()
+        service.hurry()
+
+    hurrying = asyncio.create_task(hurry(), name="told again to stop")
+    try:
+        await service.stop()
+    finally:
+        hurrying.cancel()
+        await asyncio.gather(hurrying, return_exceptions=True)
 
 
 async def _until_told(service: Service, told: asyncio.Event, plan: Plan, say: Callable[[str], None]) -> None:

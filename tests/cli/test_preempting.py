@@ -195,6 +195,8 @@ def test_a_service_that_is_stopped_in_order_and_started_again_has_its_nodes_back
     with runfold.service(*shape):
         run.reaches_attempt(2)
         assert run.spent == {"preemption": 1}
+        assert run.told(0)["ranks"] == [0, 1]
+        assert run.status["checkpoint"] is not None, "the ranks had time to save"
         assert run.finishes()["attempt"] == 2
 
 

@@ -80,6 +80,14 @@ def test_given_room_elsewhere_when_what_was_asked_for_is_committed_then_the_grou
     assert (run.name, work(run).checkpoint) == ("running", "checkpoint_000001_1")
 
 
+def test_given_no_room_elsewhere_when_what_was_asked_for_is_committed_then_nothing_is_asked_for_any_more() -> None:
+    run = preempting()
+    assert work(run).wanted is not None
+    told = work(saves(run, 1))
+    assert (run.name, told.wanted) == ("preempting", None)
+    assert told.taken is not None
+
+
 def test_given_a_checkpoint_of_before_the_notice_when_it_is_committed_then_the_one_asked_for_is_waited_for() -> None:
     run = at_work()
     run.says(run.shard(0, 0), run.shard(1, 0))

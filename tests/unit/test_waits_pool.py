@@ -73,7 +73,7 @@ def test_runners_that_do_not_go_are_waited_for_and_said_to_be_lost() -> None:
         everyone=[stubborn],
         assignment=SimpleNamespace(attempt=1),
         facts=SimpleNamespace(settled=settles),
-        notice=lambda *words: told.append(("notice", *words)),
+        part=lambda *words: told.append(("part", *words)),
         stop_runners=lambda *words: told.append(("stop", *words)),
         lost=told.append,
     )
@@ -84,8 +84,8 @@ def test_runners_that_do_not_go_are_waited_for_and_said_to_be_lost() -> None:
             task.cancel()
 
     assert lasts(story) == pytest.approx(supervisor.RUNNERS_GONE_TIMEOUT_S + supervisor.SETTLE_TIMEOUT_S)
-    notice, stop, lost = told
-    assert notice == ("notice", ("node-a",), supervisor.STOP_GRACE_S, "told to stop")
+    parts, stop, lost = told
+    assert parts == ("part", supervisor.STOP_GRACE_S, "told to stop")
     assert stop == ("stop", "told to stop", supervisor.STOP_GRACE_S)
     assert lost == SayLost(node="node-a", code=None, signal=None, reason="told to stop")
 
