@@ -123,6 +123,8 @@ def _room_for(state: RunState) -> int:
     job = state.job
     asks = job.scaling.elastic or job.failure.node_exclude_after is not None or state.notice is not None
     waits = state.group is not None and any(place.left is not None for place in state.group.places)
+    # Whether nodes that it stays off have gone and come is what the pool then tells.
+    waits |= bool(state.away) and isinstance(state.phase, Scheduling | Restarting | Rescheduling)
     return job.scaling.max_workers if asks or waits else 0
 
 

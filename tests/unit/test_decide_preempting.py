@@ -217,6 +217,13 @@ def test_given_a_node_that_was_taken_back_when_the_pool_has_it_again_then_it_is_
     assert wanted(run).excluded_nodes == ("node-a",)
 
 
+def test_given_a_run_that_waits_and_stays_off_nodes_then_it_asks_its_pool_whether_they_have_gone_and_come() -> None:
+    run = everything_goes()
+    assert (run.state.notice, wanted(run).room_for) == (None, 2)
+    run.says(run.room(node_a=1)).says(run.room(node_a=1, node_b=1)).says(CancelPreemption(id="r1", nodes=("node-a",)))
+    assert (wanted(run).excluded_nodes, wanted(run).room_for) == ((), 0)
+
+
 def test_given_a_supervisor_that_begins_anew_then_it_says_itself_what_there_is() -> None:
     run = everything_goes().join(POOL, boot="b2")
     assert wanted(run).excluded_nodes == ()
