@@ -39,7 +39,7 @@ HEALTH_EVERY_S: Final = 2.0
 ROOM_MIN_BYTES: Final = 8 * 1024**2
 """What must be free on the disk before a broker that could not write is worth starting again."""
 
-SUPERVISOR_PATIENCE_S: Final = 20.0
+SUPERVISOR_PATIENCE_S: Final = 30.0
 CONTROLLER_PATIENCE_S: Final = 5.0
 BROKER_PATIENCE_S: Final = 10.0
 
