@@ -37,4 +37,6 @@ def left_text(statuses: Iterable[Status]) -> str:
     at_work = len(states) - waiting
     parts = [f"{number} {what}" for number, what in ((at_work, "running"), (waiting, "waiting")) if number]
     runs = "run goes" if len(states) == 1 else "runs go"
-    return f"{' and '.join(parts)} {runs} on when the service is started again" if parts else ""
+    # Whoever waits for the end of the service sees for what.
+    saving = "; what is at work may save first: a second Ctrl-C does not wait for that" if at_work else ""
+    return f"{' and '.join(parts)} {runs} on when the service is started again{saving}" if parts else ""
