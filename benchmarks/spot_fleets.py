@@ -30,6 +30,8 @@ from runfold.ids import new_request_id, new_run_id
 from runfold.locate import Address
 from runfold.replay.goodput import goodput
 from runfold.replay.history import History
+from runfold.replay.render import render_story
+from runfold.replay.story import story
 from runfold.service import Plan, Service
 from runfold.sources import live_history
 
@@ -162,6 +164,7 @@ def told(history: History, changes: list[Change], places: int, *, finished: bool
         "resumed": resumed,
         "finished": finished,
         "faults": wrong,
+        "told": [] if finished else list(render_story(story(history))),
     }
 
 

@@ -19,6 +19,8 @@ from runfold.events.tasks import Task
 from runfold.events.transitions import RankLaid
 
 Want = Literal["place", "train", "stop", "gone"]
+Mark = tuple[int, int, int]
+"""Which assignment of a run: epoch, entry, and how often it was forced. A greater one counts."""
 
 
 class PlaceWanted(Value, frozen=True, kw_only=True):
@@ -157,6 +159,11 @@ class Assignment(Document, frozen=True, kw_only=True):
     lighthouse: str = ""
     slice: Slice | None = None
 
+    @property
+    def mark(self) -> Mark:
+        """Which one this is."""
+        return self.epoch, self.n, self.forced
+
     def newer_than(self, other: Assignment | None) -> bool:
         """Whether this one counts against `other`, the newest held so far."""
-        return other is None or (self.epoch, self.n, self.forced) > (other.epoch, other.n, other.forced)
+        return other is None or self.mark > other.mark

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from runfold.events.assignment import Mark
 from runfold.workers.errors import LinkError
 from runfold.workers.hatchery import StopDeadline, give_up_on
 from runfold.workers.heirs import knock
@@ -60,11 +61,11 @@ class AdoptedRunner:
         """Whether it lives."""
         return self._ended_s is None
 
-    def stop(self, reason: str, grace_s: float) -> None:
+    def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
         if not self.alive or not self._deadline.tighten(grace_s):
             return
-        self._stop = StopNow(reason=reason, grace_s=grace_s)
+        self._stop = StopNow(reason=reason, grace_s=grace_s, said_by=said_by)
         if self._pipe is not None:
             self._pipe.send(self._stop)
 

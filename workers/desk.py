@@ -218,7 +218,7 @@ class Desk:
         grace_s = job.timeouts.restart_grace_s if job is not None else 0.0
         for runner in self.runners:
             if runner.node == node and runner.alive:
-                runner.stop("the group has left this place", grace_s)
+                runner.stop("the group has left this place", grace_s, self.assignment.mark)
 
     @property
     def mended(self) -> list[str]:
@@ -264,7 +264,7 @@ class Desk:
     def stop_runners(self, reason: str, grace_s: float) -> None:
         """Tell the runners to stop."""
         for runner in self.everyone:
-            runner.stop(reason, grace_s)
+            runner.stop(reason, grace_s, self.assignment.mark)
 
     def lost(self, step: SayLost) -> None:
         """Say that a runner is gone."""

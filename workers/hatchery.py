@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
+from runfold.events.assignment import Mark
 from runfold.workers.errors import SpawnError
 from runfold.workers.logs import log_failure
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerPipe, RunnerSpec, StopNow
@@ -161,10 +162,10 @@ class RunnerProcess:
         """Whether it lives, or is being started."""
         return self._ended_s is None
 
-    def stop(self, reason: str, grace_s: float) -> None:
+    def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
         if self.alive and self._deadline.tighten(grace_s):
-            self._pipe.send(StopNow(reason=reason, grace_s=grace_s))
+            self._pipe.send(StopNow(reason=reason, grace_s=grace_s, said_by=said_by))
 
     async def wait(self) -> None:
         """Wait until it has ended."""

@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from runfold.events.assignment import Mark
 from runfold.events.base import Json
 from runfold.workers.errors import LinkError
 from runfold.workers.frames import HEADER, frame, read_frame
@@ -66,10 +67,15 @@ class RunnerSpec(msgspec.Struct, frozen=True, kw_only=True, tag="spec"):
 
 
 class StopNow(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """End the ranks, with so much patience, and yourself."""
+    """End the ranks, with so much patience, and yourself.
+
+    `said_by`: the assignment that the supervisor has this from, which may be on its way to the runner still, with the
+    last tasks that are the runner's to do.
+    """
 
     reason: str
     grace_s: float
+    said_by: Mark | None = None
 
 
 ToRunner = RunnerSpec | StopNow

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from runfold.events.assignment import Assignment
+from runfold.events.assignment import Assignment, Mark
 from runfold.events.base import Value
 from runfold.events.config import Timeouts
 from runfold.events.transitions import RankLaid
@@ -30,10 +30,11 @@ class Held(Value, frozen=True, kw_only=True):
 
 
 class Ordered(Value, frozen=True, kw_only=True):
-    """The supervisor's word to stop, or its silence for ever."""
+    """The supervisor's word to stop, with the assignment that it has this from; or its silence for ever."""
 
     reason: str
     grace_s: float
+    said_by: Mark | None = None
 
 
 class StartRank(Value, frozen=True, kw_only=True):
@@ -98,6 +99,17 @@ def plan(
         if laid.its_slot not in taken and (assignment.attempt, laid.life) > newest.get(laid.rank, (0, 0))
     )
     return Plan(steps=(*ending.steps, *starting), wake_at=ending.wake_at)
+
+
+def may_have_tasks(assignment: Assignment | None, ordered: Ordered | None) -> bool:
+    """Whether a runner that is told to stop may not have heard of its last tasks yet.
+
+    The word to stop and the assignment that it is from come on two links: what is to be deleted with the last commit
+    may still be on its way, and nobody else would do it. One that is to end at once, or knows no assignment, has none.
+    """
+    if assignment is None or ordered is None or ordered.said_by is None or ordered.grace_s <= 0:
+        return False
+    return assignment.mark < ordered.said_by
 
 
 def _told_to_stop(source: str, assignment: Assignment | None) -> Ordered | None:

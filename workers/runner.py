@@ -37,7 +37,7 @@ from runfold.workers.logs import log_to_stderr
 from runfold.workers.lookout import Lookout
 from runfold.workers.pipe import EXIT_CANNOT, EXIT_TAKEN, RunnerSpec, StopNow, SupervisorPipe
 from runfold.workers.places import PlaceTakenError
-from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, plan
+from runfold.workers.plan import EndRank, Leave, Ordered, Plan, StartRank, may_have_tasks, plan
 from runfold.workers.pulse import BEAT_EVERY_MIN_S, BEAT_EVERY_S, beat
 from runfold.workers.spawner import Spawner
 from runfold.workers.spool import about
@@ -121,11 +121,11 @@ class Runner:
         await self.facts.close()
 
     def _has_chores(self, now: float) -> bool:
-        """Whether there is work left in the storage, and time for it: none when this is urgent."""
+        """Whether there is work left in the storage, or may be, and time for it: none when this is urgent."""
         patient = self._assignment is not None and not _hurried(self._assignment, self._ordered)
         if self._leave_by_s is None:
             self._leave_by_s = now + (ON_LEAVING_MAX_S if patient else 0.0)
-        return self.chores.busy and now < self._leave_by_s
+        return (self.chores.busy or may_have_tasks(self._assignment, self._ordered)) and now < self._leave_by_s
 
     def _raise_trouble(self, watched: Sequence[asyncio.Task[None]]) -> None:
         """Raise what nobody here can go on without: a bug of ours, or assignments that come no more."""
@@ -185,7 +185,9 @@ class Runner:
     def _ordered(self) -> Ordered | None:
         """The supervisor's word to stop."""
         stop = self._ties.stop
-        return Ordered(reason=stop.reason, grace_s=stop.grace_s) if stop is not None else None
+        if stop is None:
+            return None
+        return Ordered(reason=stop.reason, grace_s=stop.grace_s, said_by=stop.said_by)
 
     async def _tell_reclaimed(self, reclaimed: asyncio.Event) -> None:
         """Say that this node will be taken back, each time it is said to be."""

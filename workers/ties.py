@@ -56,8 +56,10 @@ class Ties:
 
     def order(self, stop: StopNow) -> None:
         """Take a word to stop: a later one may shorten the patience, never lengthen it."""
-        grace_s = stop.grace_s if self.stop is None else min(stop.grace_s, self.stop.grace_s)
-        self.stop = StopNow(reason=stop.reason, grace_s=grace_s)
+        known = self.stop or stop
+        marks = [one.said_by for one in (known, stop) if one.said_by is not None]
+        grace_s, said_by = min(stop.grace_s, known.grace_s), max(marks, default=None)
+        self.stop = StopNow(reason=stop.reason, grace_s=grace_s, said_by=said_by)
         self.stopping.set()
         self.on_stop(self.stop)
 

@@ -100,6 +100,10 @@ class Scripted:
         """Have the group end."""
         self.want("stop", stop=StopOrder(reason=reason, grace_s=grace_s, deadline_t=60.0))
 
+    def skip_to(self, n: int) -> None:
+        """Have the next assignment be of this entry."""
+        self._n = n - 1
+
     def give(self, source: str, boot: str) -> None:
         """Give a source's name to another process."""
         number = self._joined[source].incarnation + 1

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from runfold.events.assignment import Assignment, PlaceWanted
+from runfold.events.assignment import Assignment, Mark, PlaceWanted
 from runfold.events.facts import PlaceOffer
 from runfold.events.transitions import RankLaid
 from runfold.workers.desk import Desk, Site
@@ -315,7 +315,7 @@ class Runner:
     def __init__(self, node: str) -> None:
         self.node, self.alive, self.told, self.secret = node, True, 0, b"s"
 
-    def stop(self, reason: str, grace_s: float) -> None:
+    def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
         self.alive = False
 
 

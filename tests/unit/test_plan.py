@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from runfold.events.assignment import Assignment, PlaceWanted, StopOrder, Want, Work
 from runfold.events.config import Timeouts
 from runfold.events.transitions import RankLaid
-from runfold.workers.plan import EndRank, Held, Leave, Ordered, Plan, StartRank, plan
+from runfold.workers.plan import EndRank, Held, Leave, Ordered, Plan, StartRank, may_have_tasks, plan
 
 GRACE_S = Timeouts().restart_grace_s
 
@@ -112,6 +112,17 @@ def test_the_supervisors_word_counts_whatever_the_assignment_says() -> None:
     todo = asked(assignment("train"), held(1), ordered=word)
     assert ended(todo) == [(1, True)]
     assert asked(assignment("train"), ordered=word).steps == (Leave(reason="the supervisor is gone"),)
+
+
+def test_its_last_tasks_may_be_on_their_way_until_it_has_heard_the_assignment_that_stops_it() -> None:
+    told = assignment("train")  # epoch 1, entry 1
+    for said_by, waits in (((1, 2, 0), True), ((2, 0, 0), True), ((1, 1, 1), True), ((1, 1, 0), False), (None, False)):
+        assert may_have_tasks(told, Ordered(reason="enough", grace_s=1.0, said_by=said_by)) is waits, said_by
+    later = Ordered(reason="enough", grace_s=1.0, said_by=(1, 2, 0))
+    assert not may_have_tasks(replace(told, n=2), later)
+    assert not may_have_tasks(told, replace(later, grace_s=0.0)), "at once is at once"
+    assert not may_have_tasks(None, later), "who knows of no assignment has no tasks"
+    assert not may_have_tasks(told, None)
 
 
 def test_without_a_place_in_the_group_it_leaves() -> None:

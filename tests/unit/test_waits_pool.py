@@ -168,10 +168,12 @@ def test_a_runner_leaves_although_its_ranks_do_not_end() -> None:
 
 def test_a_runner_that_should_leave_works_on_at_its_tasks_for_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_hurried", lambda *_: False)
-    one = SimpleNamespace(_assignment=object(), _ordered=None, _leave_by_s=None, chores=SimpleNamespace(busy=True))
     last_s = 100.0 + chores.ON_LEAVING_MAX_S
-    looks = [Runner._has_chores(cast("Runner", one), now) for now in (100.0, last_s - 0.1, last_s)]
-    assert looks == [True, True, False]
+    for busy, told in ((True, False), (False, True)):
+        monkeypatch.setattr(runner, "may_have_tasks", lambda *_, told=told: told)
+        one = SimpleNamespace(_assignment=object(), _ordered=None, _leave_by_s=None, chores=SimpleNamespace(busy=busy))
+        looks = [Runner._has_chores(cast("Runner", one), now) for now in (100.0, last_s - 0.1, last_s)]
+        assert looks == [True, True, False]
 
 
 def test_a_runner_that_nobody_claims_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +340,7 @@ def test_a_runner_on_a_cluster_that_does_not_end_is_given_up_with_its_actor(
         return asyncio.get_running_loop().time()
 
     assert run_virtual(story()) == pytest.approx(1.0 + 1.0 + handle.KILL_MARGIN_S)
-    assert told == ([("wanted elsewhere", 5.0), ("wanted elsewhere", 1.0)] if is_there else [])
+    assert told == ([("wanted elsewhere", 5.0, None), ("wanted elsewhere", 1.0, None)] if is_there else [])
     assert bool(killed_s) == is_there
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from runfold.events.assignment import Mark
 from runfold.events.base import Value
 from runfold.events.facts import PlaceOffer
 from runfold.workers.pipe import RunnerSpec
@@ -48,8 +49,11 @@ class Watched(Protocol):
         """Whether it lives, or is being started."""
         ...
 
-    def stop(self, reason: str, grace_s: float) -> None:
-        """Tell it to stop; one that does not within `grace_s` and a margin is killed."""
+    def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
+        """Tell it to stop; one that does not within `grace_s` and a margin is killed.
+
+        `said_by`: the assignment behind it, which the runner hears first, so that it knows its last tasks.
+        """
         ...
 
     async def wait(self) -> None:

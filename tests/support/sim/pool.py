@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from msgspec.structs import replace
 
-from runfold.events.assignment import Assignment
+from runfold.events.assignment import Assignment, Mark
 from runfold.events.facts import PlaceOffer
 from runfold.workers.desk import Desk, Site
 from runfold.workers.hatchery import STOP_MARGIN_S, Hatchery
@@ -68,14 +68,14 @@ class Watched:
         """Whether it lives, as far as is seen."""
         return self._ended_s is None
 
-    def stop(self, reason: str, grace_s: float) -> None:
+    def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
         """Tell it to stop, and kill it when it does not in time."""
         loop = asyncio.get_running_loop()
         kill_at = loop.time() + grace_s + STOP_MARGIN_S
         if not self.alive or (self._kill_at is not None and kill_at >= self._kill_at):
             return
         self._kill_at = kill_at
-        self.runner.told(StopNow(reason=reason, grace_s=grace_s))
+        self.runner.told(StopNow(reason=reason, grace_s=grace_s, said_by=said_by))
         loop.call_at(kill_at, self._kill_late, kill_at)
 
     def _kill_late(self, kill_at: float) -> None:

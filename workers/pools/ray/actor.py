@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from runfold.events.assignment import Mark
 from runfold.workers.hatchery import RUNNER_TARGET, STOP_MARGIN_S, Hatchery, RunnerProcess
 from runfold.workers.logs import log_to_stderr
 from runfold.workers.pipe import RunnerSpec
@@ -85,12 +86,12 @@ class Attendant:
             return msgspec.msgpack.encode(Ended(reason="it was never started"))
         return msgspec.msgpack.encode(Ended(code=here.code, signal=here.signal, reason=here.reason))
 
-    async def stop(self, reason: str, grace_s: float) -> None:
+    async def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
         """Tell the runner to stop; it is killed when it does not in time."""
         if self._runner is None:
             self._over.set()
         else:
-            self._runner.stop(reason, grace_s)
+            self._runner.stop(reason, grace_s, said_by)
 
     async def heed(self, adopt_within_s: float) -> None:
         """Hear that a supervisor is there, and how long its heir would have."""

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from runfold.events.assignment import Mark
 from runfold.workers.hatchery import STOP_MARGIN_S, StopDeadline
 from runfold.workers.logs import log_bug
 from runfold.workers.places import Place
@@ -55,7 +56,7 @@ class RayRunner:
         self._actor: Actor | None = None
         self._ended: Ended | None = None
         self._ended_s: float | None = None
-        self._stop: tuple[str, float] | None = None
+        self._stop: tuple[str, float, Mark | None] | None = None
         self._deadline = StopDeadline(f"the runner on {node}", self._kill, KILL_MARGIN_S)
         self._stopping: asyncio.Task[None] | None = None
         self._heeding: asyncio.Task[None] | None = None
@@ -91,11 +92,11 @@ class RayRunner:
         """Whether it lives, or is being started."""
         return self._ended_s is None
 
-    def stop(self, reason: str, grace_s: float) -> None:
+    def stop(self, reason: str, grace_s: float, said_by: Mark | None = None) -> None:
         """Tell it to stop; one that does not within `grace_s` and a margin is killed, with its actor."""
         if not self.alive or not self._deadline.tighten(grace_s):
             return
-        self._stop = (reason, grace_s)
+        self._stop = (reason, grace_s, said_by)
         if self._stopping is not None:
             self._stopping.cancel()
         if self._actor is not None:
