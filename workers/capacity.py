@@ -65,6 +65,8 @@ class Capacity:
         self._set: dict[str, tuple[float, str]] = {}
         # Which run must leave which node, and when.
         self._leaving: dict[tuple[str, str], float] = {}
+        # Which run has left which node, that has no slots since.
+        self._left: set[tuple[str, str]] = set()
         self._answers: dict[str, CapacitySet] = {}
         self._restore()
 
@@ -95,15 +97,35 @@ class Capacity:
                 desks[run].take_away(node, why)
             else:
                 wakes.append(max(due_s, now + SETTLED_POLL_S))
-        for key in [key for key in self._leaving if key not in leaving]:
-            self._stays(book, desks, *key)
+        for run, node in [key for key in self._leaving if key not in leaving]:
+            # What has been taken does not stay: it goes first, though the node should have room again by now.
+            if run not in desks or not desks[run].takes(node):
+                del self._leaving[run, node]
+                self._left.add((run, node))
+        self._left = {key for key in self._left if key[0] in desks and not self._stays(book, desks, *key)}
         return wakes
 
-    def _stays(self, book: Book, desks: Mapping[str, Desk], run: str, node: str) -> None:
-        """Say that what is left of a node stays: it has room again, or its run has left it."""
-        del self._leaving[run, node]
-        if node in book.nodes and run in desks:
-            desks[run].pass_on(Notice(nodes=(node,), cancelled=True), (node,))
+    def _stays(self, book: Book, desks: Mapping[str, Desk], run: str, node: str) -> bool:
+        """Say that what is left of a node stays, or that it has room again, once it is so.
+
+        A run that was told that there is no such node any more is told of another one.
+        """
+        if node not in book.nodes:
+            return False
+        desk = desks[run]
+        if not desk.assignment.room_for or node in self._known(run, node):
+            desk.pass_on(Notice(nodes=(node,), cancelled=True), (node,))
+        return True
+
+    def _known(self, run: str, node: str) -> Mapping[str, int]:
+        """Return the slots by node as a run was told them; one that was told nothing knows this node."""
+        _, room = self._told.get(run, (0.0, None))
+        return room.slots if room is not None else {node: 0}
+
+    def _may_tell(self, run: str, desk: Desk, room: Room) -> bool:
+        """Whether no node is new to a run while it is told to leave it: what came back would be taken to stay."""
+        going = [node for node in room.slots if (run, node) in self._leaving or desk.takes(node)]
+        return all(node in self._known(run, node) for node in going)
 
     def _tell(self, book: Book, desks: Mapping[str, Desk], now: float) -> list[float]:
         wakes: list[float] = []
@@ -115,7 +137,7 @@ class Capacity:
             # Of what an heir has not found yet nobody knows what is free.
             due_s = max(last_s + TELL_EVERY_S, desk.settled_s)
             room = book.room(replace(demand_of(wish), num_workers=wish.room_for))
-            if room == last:
+            if room == last or not self._may_tell(run, desk, room):
                 continue
             if now < due_s:
                 wakes.append(due_s)

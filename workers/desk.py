@@ -285,6 +285,11 @@ class Desk:
                 if runner.node == node:
                     runner.stop(reason, 0.0)
 
+    def takes(self, node: str) -> bool:
+        """Whether the runner on a node is being ended for its places, or its end has still to be told."""
+        here = [runner for runner in self.runners if runner.node == node and node in self._taken]
+        return any(runner.alive or runner.told < self.assignment.attempt for runner in here)
+
     def room(self, room: Room) -> None:
         """Say what the pool has room for."""
         self._say(

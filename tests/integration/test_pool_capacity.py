@@ -20,9 +20,12 @@ from runfold.events.facts import (
 from runfold.events.limits import REQUEST_MAX_BYTES
 from runfold.events.nats.names import Role
 from runfold.events.pools import SLOTS_MAX_COUNT, CapacitySet, SetCapacity
+from runfold.workers.desk import Desk
 from support.waiting import PATIENCE_S, until
 
 if TYPE_CHECKING:
+    import pytest
+
     from runfold.events.nats.client import RawMessage
     from support.pool import PoolForTest
 
@@ -135,6 +138,37 @@ async def test_who_leaves_time_has_places_taken_after_it_unless_they_are_given_b
     await ask(3)
     await run.heard(PreemptionCancelled, nodes=("local",))
     assert not run.of(RunnerLost)
+
+
+async def test_a_place_that_was_taken_is_lost_first_though_its_node_should_be_back_at_once(
+    wide_pool: PoolForTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[str] = []
+    take_away = Desk.take_away
+
+    def counted(desk: Desk, node: str, reason: str) -> None:
+        taken.append(node)
+        take_away(desk, node, reason)
+
+    monkeypatch.setattr(Desk, "take_away", counted)
+    run = await wide_pool.run("digits-1", BODY, num_workers=4)
+    run.train()
+    await run.heard(RankStarted, count=4)
+    ask, runners = Asker(wide_pool), wide_pool.named("runfold-runner")
+    for runner in runners:
+        runner.suspend()
+    try:
+        await ask(0, "other")
+        await until(lambda: "other" in taken)
+        await ask(2, "other")
+    finally:
+        for runner in runners:
+            runner.resume()
+    await run.heard(RunnerLost, node="other", taken=True)
+    run.stop(grace_s=0.5)
+    await run.heard(PreemptionCancelled, nodes=("other",))
+    said = [fact for fact in run.facts if isinstance(fact, PreemptionCancelled | RunnerLost)]
+    assert [type(fact) for fact in said] == [RunnerLost, PreemptionCancelled], "what is taken does not stay"
 
 
 async def test_a_run_too_large_for_what_is_left_waits_for_it(pool: PoolForTest) -> None:

@@ -318,7 +318,7 @@ CASES = (
     Case(
         "no-such-function",
         "broken.py:trains",
-        2,
+        1,
         (
             "ERRORED",
             "failed attempt 1: rank 0 on local-",

@@ -242,8 +242,9 @@ class Weather:
         if slots < node.slots:
             for run in self._user.jobs:
                 self._world.truth.harm(Harm(run, "notice", 0, name))
-                # Of a supervisor that dies while it takes places an heir knows no more than that runners are gone.
-                self._world.truth.harm(Harm(run, "runner", 0, name))
+                if "supervisor_dies" in self._world.scenario.trouble:
+                    # Of one that dies while it takes places an heir knows no more than that runners are gone.
+                    self._world.truth.harm(Harm(run, "runner", 0, name))
         self._pool.node_has(name, slots)
         await self._lasts(spell, lambda: self._pool.node_has(name, self._world.slots))
 
