@@ -10,6 +10,7 @@ from runfold.controller.places import MENDED
 from runfold.controller.sizes import Hold, Resize, wanted_workers
 from runfold.events.base import Value
 from runfold.events.notices import ENDS_WITH_SUPERVISOR
+from runfold.events.timing import AS_THEY_STAND
 
 if TYPE_CHECKING:
     from runfold.controller.sizes import Scaling
@@ -124,7 +125,8 @@ class Policies(Value, frozen=True, kw_only=True):
     @property
     def names(self) -> tuple[str, ...]:
         """What `ControllerChanged` records of them."""
-        return (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}", MENDED, ENDS_WITH_SUPERVISOR)
+        chosen = (f"scaling:{self.scaling.name}", f"failure:{self.failure.name}")
+        return (*chosen, MENDED, ENDS_WITH_SUPERVISOR, AS_THEY_STAND)
 
 
 DEFAULT: Final = Policies(scaling=ScalingByJob(), failure=BudgetedFailures())

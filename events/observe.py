@@ -47,7 +47,7 @@ from runfold.events.replicas import grown_late
 from runfold.events.requests import Join, Request
 from runfold.events.signs import silent, stuck
 from runfold.events.state import Place, Ready, Restoring, Scheduling
-from runfold.events.timing import OF_SIZE, deadline, replica_timers
+from runfold.events.timing import AS_THEY_STAND, OF_SIZE, deadline, replica_timers
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -323,5 +323,13 @@ def _fired(draft: Draft, item: TimerFired) -> None:
     elif item.timer == "replica":
         if (item.timer, item.deadline_t) in replica_timers(draft.state):
             draft.fire(Fired(timer=item.timer, cause=draft.cause))
-    elif item.timer == "final" or deadline(draft.state.phase, draft.state.group) == (item.timer, item.deadline_t):
+    elif item.timer == "final" or _stands(draft, item):
         draft.fire(Fired(timer=item.timer, cause=draft.cause))
+
+
+def _stands(draft: Draft, item: TimerFired) -> bool:
+    """Whether a timer is that of the state, and no input of this entry has ended its waiting or put it off."""
+    running = [deadline(draft.state.phase, draft.state.group)]
+    if AS_THEY_STAND in draft.state.decider.policies:
+        running.append(deadline(draft.now.phase, draft.group))
+    return all(one == (item.timer, item.deadline_t) for one in running)

@@ -30,6 +30,10 @@ def task_deadline(tasks: tuple[OpenTask, ...]) -> float | None:
     return min(due, default=None)
 
 
+AS_THEY_STAND: Final = "timers:as-they-stand"
+"""What deciders call it in the log; for those that did not, one fired that an input of the same entry had put off."""
+
+
 def deadline(phase: AnyPhase, group: Group | None) -> tuple[Timer, float] | None:
     """Return the timer that runs in this state and when it is due, on the run's clock; None when none runs."""
     match phase:

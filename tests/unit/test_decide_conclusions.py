@@ -223,6 +223,7 @@ def test_policies_have_names_for_the_log() -> None:
         "failure:budgets",
         "places:mended",
         "notices:end-with-supervisor",
+        "timers:as-they-stand",
     )
 
 

@@ -16,6 +16,7 @@ from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
 from runfold.events.requests import AbortRun
 from runfold.events.state import Rescheduling, Restarting, Scheduling
+from runfold.events.timing import AS_THEY_STAND
 from runfold.events.transitions import AttemptStarted, FailureDecided, GroupLaidOut, StateChanged
 from support.runs import AT, DECIDER, Run
 
@@ -226,6 +227,16 @@ def test_given_a_place_found_in_time_then_its_runner_has_its_own_time_to_start()
     assert run.name == "scheduling"
 
 
+def test_given_a_place_that_is_found_as_the_time_for_it_is_over_then_it_is_taken() -> None:
+    run = looking()
+    run.says(replace(run.queued(needed=1, contested=True), hopeless=True), after_s=0.0)
+    assert run.wake_at is not None
+    run.says(run.place_again(1, "node-d", 1))
+    assert (run.path, run.none(FailureDecided), left(run)) == ([], True, [])
+    run.join("node-d").says(run.ready("node-d"))
+    assert run.the(GroupLaidOut).attempt == run.state.attempt == 2
+
+
 # --- what is given up, and what is not
 
 
@@ -280,6 +291,15 @@ def test_given_a_decider_that_gave_all_places_back_then_its_log_is_decided_as_it
     run.says(ControllerStarted(controller="ctl", decider=older)).says(run.runner_lost("node-b"))
     assert "starting again on new places" in run.the(FailureDecided).reason
     assert (run.path, wanted(run).want) == (["running>restarting"], "stop")
+
+
+def test_given_a_decider_that_let_a_timer_fire_that_was_put_off_then_its_log_is_decided_as_it_was() -> None:
+    run = at_work()
+    older = replace(DECIDER, policies=tuple(one for one in DECIDER.policies if one != AS_THEY_STAND))
+    run = looking(run.says(ControllerStarted(controller="ctl", decider=older)))
+    run.says(replace(run.queued(needed=1, contested=True), hopeless=True), after_s=0.0)
+    run.says(run.place_again(1, "node-d", 1))
+    assert run.the(FailureDecided).failure.kind == "start_timeout"
 
 
 # --- nodes that will be taken back, before anybody works on them
