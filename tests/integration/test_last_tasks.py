@@ -17,6 +17,7 @@ from support.waiting import within
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from runfold.events.base import Json
     from support.broker import BrokerForTest
 
 NODE = "local"
@@ -55,7 +56,7 @@ async def test_what_the_last_commit_orders_is_done_by_a_runner_that_is_told_to_s
         await run.heard(RunnerReady)
         runner.stop("the run ends", PATIENCE_S, (1, LAST, 0))
         await asyncio.sleep(BEHIND_S)
-        arguments = {"names": [doomed.name], "sealed": True}
+        arguments: dict[str, Json] = {"names": [doomed.name], "sealed": True}
         run.skip_to(LAST)
         run.want("stop", tasks=(Task(id="delete:1", kind=DELETE, source=NODE, arguments=arguments),))
         ended = await run.heard(TaskEnded, task="delete:1")
