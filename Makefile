@@ -24,10 +24,11 @@ setup: $(VENV)/.installed-dev  ## Create the virtual environment with everything
 demo: $(VENV)/.installed-examples  ## Train the digits example on two ranks, break a rank, show the replay
 	$(BIN)/python examples/demo.py .demo
 
-# Three at a time: tests that start brokers and processes wait for half of their time, so two of them leave a core idle.
+# Four at a time: tests that start brokers and processes wait for most of their time, so fewer leave a core idle. The files that
+# take the longest come first (see conftest.py).
 # A file's tests share a process.
 test: lint  ## Lint, type-check, then run every test
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # Ray is large: it has an environment of its own.
 test-ray: $(RAY_VENV)/.installed  ## Run the tests of the Ray pool, on clusters of several nodes on this machine

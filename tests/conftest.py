@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from hypothesis import HealthCheck, settings
 
@@ -17,6 +17,26 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("runfold", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("runfold")
 
+LONGEST: Final = (
+    "test_kills.py",
+    "test_seeds.py",
+    "test_hangs.py",
+    "test_service.py",
+    "test_broker_away.py",
+    "test_full_log.py",
+    "test_pool_heirs.py",
+    "test_disk_full.py",
+    "test_nodes.py",
+    "test_new_user.py",
+    "test_preempting.py",
+    "test_help.py",
+    "test_damage.py",
+    "test_run.py",
+    "test_spot_fleets.py",
+    "test_produced.py",
+)
+"""Files that take half a minute or more. Workers that are given one of these last keep all others waiting."""
+
 pytest_plugins = ["support.broker", "support.commands", "support.ranks", "support.pool", "support.supervisors"]
 
 
@@ -26,8 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long tests out, or take them alone."""
+    """Leave the long tests out, or take them alone; begin with the files that take the longest."""
     wanted: bool = config.getoption("--soak")
-    left_out = [item for item in items if (item.get_closest_marker("soak") is not None) != wanted]
-    items[:] = [item for item in items if item not in left_out]
-    config.hook.pytest_deselected(items=left_out)
+    kept = [item for item in items if (item.get_closest_marker("soak") is not None) == wanted]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = sorted(kept, key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
