@@ -48,6 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the long tests out, or take them alone; begin with the files that take the longest."""
     wanted: bool = config.getoption("--soak")
-    kept = [item for item in items if (item.get_closest_marker("soak") is not None) == wanted]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = sorted(kept, key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    left_out = {item for item in items if (item.get_closest_marker("soak") is not None) != wanted}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    turns = {name: turn for turn, name in enumerate(LONGEST)}
+    items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: turns.get(item.path.name, len(turns)))
