@@ -212,7 +212,9 @@ class Draft:
         if group is None or not 0 <= item.place < len(group.places) or group.places[item.place].left is None:
             return
         node, slots = item.offer.node, item.offer.slots
-        new = Place(node=node, slots=slots, source=node, ready=group.early.get(node))
+        # A runner speaks for its node: what it has said holds for whatever place is there.
+        stand = (place.ready for place in group.places if place.node == node and place.left is None)
+        new = Place(node=node, slots=slots, source=node, ready=group.early.get(node) or next(stand, None))
         places = tuple(new if i == item.place else place for i, place in enumerate(group.places))
         waits = any(place.left is not None for place in places)
         early = {name: ready for name, ready in group.early.items() if waits and name != node}

@@ -208,7 +208,7 @@ def _placed(draft: Draft, item: Placed) -> None:
         return
     known, early = {place.source: place for place in draft.group.places}, draft.group.early
     places = tuple(_place(offer, known.get(offer.node), early.get(offer.node)) for offer in item.places)
-    draft.change_group(lambda group: replace(group, places=places, waiting=None, released=False))
+    draft.change_group(lambda group: replace(group, places=places, early={}, waiting=None, released=False))
     if (slots := sum(place.slots for place in places)) < draft.group.num_workers:
         message = f"the pool placed {slots} of {draft.group.num_workers} ranks"
         draft.fail(
@@ -257,8 +257,10 @@ def _runner_ready(draft: Draft, item: RunnerReady) -> None:
         ready = replace(ready, gpus=item.gpus, pod=item.pod, spare_port=item.spare_port, pod_host=item.pod_host)
 
     def introduce(group: Group) -> Group:
-        known = group.ranks and not any(place.left is not None for place in group.places)
-        early = group.early if known else {**group.early, item.source: ready}
+        # Whose place is still to be heard of is remembered, and nobody else: it may be told of in either order.
+        stands = any(place.source == item.source and place.left is None for place in group.places)
+        waits = not group.places or any(place.left is not None for place in group.places)
+        early = {**group.early, item.source: ready} if waits and not stands else group.early
         places = tuple(replace(place, ready=ready) if place.source == item.source else place for place in group.places)
         return replace(group, places=places, early=early)
 

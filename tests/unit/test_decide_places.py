@@ -107,6 +107,20 @@ def test_given_a_runner_that_is_starting_when_another_is_lost_then_it_is_waited_
     assert mended(run, 1, "node-d").the(GroupLaidOut).attempt == 2
 
 
+@pytest.mark.parametrize("lost", [("node-b",), ("node-b", "node-c")])
+@pytest.mark.parametrize("first", ["place", "runner"])
+def test_given_a_place_and_the_word_of_its_runner_in_either_order_then_nothing_else_of_it_is_remembered(
+    lost: tuple[str, ...], first: str
+) -> None:
+    run = at_work()
+    run.says(*(run.runner_lost(node) for node in lost))
+    run.join("node-d")
+    said = [run.place_again(1, "node-d", 1), run.ready("node-d")]
+    run.says(*(said if first == "place" else reversed(said)))
+    assert run.group.places[1].healthy
+    assert run.group.early == {}
+
+
 def test_given_a_second_loss_while_a_place_is_looked_for_then_both_are_and_the_search_goes_on() -> None:
     run = looking()
     first = run.group.places[1].left
