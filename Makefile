@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 LINTS := lint-ruff lint-mypy lint-pyright lint-imports
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-ray simulate soak lint $(LINTS) bench peers wheel-test clean
+.PHONY: help setup demo test test-ray simulate laws soak lint $(LINTS) bench peers wheel-test clean
 
 help:  ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,12 @@ test-ray: $(RAY_VENV)/.installed  ## Run the tests of the Ray pool, on clusters 
 simulate: $(VENV)/.installed-dev  ## Play SEEDS=1000 seeds of all scenarios, or one with SCENARIO= and SEED= and all that happens in it
 	$(BIN)/python tests/simulation/simulate.py --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),1000) \
 	  $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED))
+
+# Each time with other examples; what is found is kept in .hypothesis, and met again first.
+laws: $(VENV)/.installed-dev  ## Try the laws of tests/properties on new examples, RUNS=20 times, until one is broken
+	for _ in $$(seq $(or $(RUNS),20)); do \
+	  $(BIN)/python -m pytest -n 2 -q tests/properties --hypothesis-profile laws $(PYTEST_ARGS) || exit 1; \
+	done
 
 soak: $(VENV)/.installed-dev  ## Run the tests that take minutes: long outages of a real broker
 	$(BIN)/python -m pytest --soak --timeout 1800 $(PYTEST_ARGS)

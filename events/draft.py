@@ -250,7 +250,8 @@ class Draft:
 
     def when(self, item: Fact) -> float:
         """Return when a fact happened, on the run's clock: never after it was heard of."""
-        ready = _ready_of(self.group, item.source)
+        # By the clock that its runner had before this entry, where that has given its place to another one since.
+        ready = _ready_of(self.group, item.source) or _ready_of(self.state.group, item.source)
         return self.t if ready is None or not item.clock_s else min(self.t, max(0.0, item.clock_s + ready.offset_s))
 
     # --- failures

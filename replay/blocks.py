@@ -147,10 +147,9 @@ def _signature(row: Row) -> str:
 
 def _joined(group: Sequence[Built]) -> Built:
     first, last = group[0].row, group[-1].row
-    if len(group) == 1 or not first.ranks:
-        return group[0] if len(group) == 1 else Built(first, [key for one in group for key in one.holds], failed=True)
-    ranks = tuple(sorted({rank for one in group for rank in one.row.ranks}))
-    row = msgspec.structs.replace(
-        first, last_n=last.n, until_t=last.until_t, what=ranks_did(ranks, first.what), ranks=ranks, count=len(group)
-    )
+    if len(group) == 1:
+        return group[0]
+    row = msgspec.structs.replace(first, last_n=last.n, until_t=last.until_t)
+    if ranks := tuple(sorted({rank for one in group for rank in one.row.ranks})):
+        row = msgspec.structs.replace(row, what=ranks_did(ranks, first.what), ranks=ranks, count=len(group))
     return Built(row, [key for one in group for key in one.holds], failed=True)

@@ -18,7 +18,7 @@ from runfold.events.assignment import Assignment
 from runfold.events.conclusions import ControllerStarted, ProgressStopped
 from runfold.events.config import FailureConfig
 from runfold.events.entry import AnyInput, Entry
-from runfold.events.facts import AnyFact, CheckpointSealed, Fact, RankStarted, TaskEnded
+from runfold.events.facts import AnyFact, CheckpointSealed, Fact, PlaceReplaced, RankFailed, RankStarted, TaskEnded
 from runfold.events.fold import fold, fold_all
 from runfold.events.gathering import id_of
 from runfold.events.state import Dropped, RunState
@@ -31,7 +31,7 @@ from runfold.events.transitions import (
     SourceJoined,
 )
 from support.asked import job, unborn
-from support.plays import CONFIGS, PLAYS, SIZES, Line, Size, a_run, inputs_of, seen_from_outside, speaker
+from support.plays import CONFIGS, PLAYS, SIZES, Grouped, Line, Size, a_run, inputs_of, seen_from_outside, speaker
 from support.runs import AT, Run, born_of
 
 Play = list[list[Line]]
@@ -171,6 +171,16 @@ def test_within_an_entry_sources_may_speak_in_any_order(
         note(f"entry {entry.n}: {[type(item).__name__ for item in mixed]}")
         assert seen_from_outside(one) == seen_from_outside(other)
         state = fold(state, entry)
+
+
+def test_when_a_rank_failed_is_told_by_the_clock_that_its_runner_had_before_its_place_was_another() -> None:
+    on = ("go on", 0, 0)
+    lost: Play = [[("place", 0, 0), ("lost", 0, 0)], [on, ("fail", 0, 0)]]
+    run = played(Grouped(3, 1), FailureConfig(max_failures=-1), [[on], [on], [on], *lost])
+    state, last = fold_all(run.entries[:-1]), run.entries[-1]
+    assert [type(item) for item in last.inputs] == [PlaceReplaced, RankFailed]
+    one, other = (variant(state, last, list(inputs)) for inputs in (last.inputs, reversed(last.inputs)))
+    assert seen_from_outside(one) == seen_from_outside(other)
 
 
 def interleaved(inputs: tuple[AnyInput, ...], chance: object) -> list[AnyInput]:

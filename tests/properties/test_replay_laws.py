@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from typing import Final
+
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runfold.events.config import FailureConfig
@@ -72,7 +74,17 @@ def test_goodput_sums_exactly_to_the_clock(
             assert sum(micros(piece.uses_s[name]) for piece in pieces) == micros(value)
 
 
+LOST_TWICE: Final[list[list[Line]]] = [
+    [("go on", 0, 0), ("lost", 0, 0)],
+    *([("go on", 0, 0)] for _ in range(8)),
+    [("lost", 0, 0)],
+    [("lost", 0, 0)],
+]
+"""What is told twice, in two entries, is one row; a cause may be the second."""
+
+
 @settings(max_examples=100)
+@example(1, FailureConfig(max_failures=-1, backoff_s=0.0), LOST_TWICE)
 @given(SIZES, CONFIGS, PLAYS)
 def test_every_log_is_told_and_its_causes_are_linked(size: Size, config: FailureConfig, play: Play) -> None:
     run = logged(size, config, play)
