@@ -118,7 +118,6 @@ async def test_only_the_best_are_kept_and_what_goes_is_a_fact(user: Commands) ->
         user,
         "trains",
         "config.steps=6",
-        "config.settled=true",
         "checkpoint.num_to_keep=2",
         "checkpoint.checkpoint_score_attribute=loss",
         "checkpoint.checkpoint_score_order=max",
@@ -337,7 +336,6 @@ def test_a_run_of_a_service_tells_the_same_from_its_log_and_from_its_storage(use
         f"storage_path={tmp_path}",
         "storage_name=told",
         "config.steps=3",
-        "config.settled=true",
         "checkpoint.num_to_keep=2",
     ]
     options = [word for setting in settings for word in ("--set", setting)]
@@ -359,8 +357,6 @@ def test_ranks_of_several_nodes_make_one_checkpoint(runfold: Commands) -> None:
         "failure.max_failures=1",
         "--set",
         "config.fail_at=1",
-        "--set",
-        "config.settled=true",
         "--set",
         "checkpoint.num_to_keep=1",
     )

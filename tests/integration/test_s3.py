@@ -107,7 +107,6 @@ def test_a_run_fails_goes_on_and_is_resumed_from_there(endpoint: str, runfold: C
         "failure.max_failures=1",
         "config.fail_at=1",
         "config.steps=3",
-        "config.settled=true",
         "checkpoint.num_to_keep=2",
     ]
     options = [word for setting in settings for word in ("--set", setting)]
