@@ -217,7 +217,7 @@ class Draft:
         new = Place(node=node, slots=slots, source=node, ready=group.early.get(node) or next(stand, None))
         places = tuple(new if i == item.place else place for i, place in enumerate(group.places))
         waits = any(place.left is not None for place in places)
-        early = {name: ready for name, ready in group.early.items() if waits and name != node}
+        early = {name: ready for name, ready in group.early.items() if (waits or not group.ranks) and name != node}
         due_t = self.t + self.state.job.timeouts.start_timeout_s
         replicas = tuple(
             replace(one, deadline_t=due_t, late=False)

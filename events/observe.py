@@ -208,7 +208,8 @@ def _placed(draft: Draft, item: Placed) -> None:
         return
     known, early = {place.source: place for place in draft.group.places}, draft.group.early
     places = tuple(_place(offer, known.get(offer.node), early.get(offer.node)) for offer in item.places)
-    draft.change_group(lambda group: replace(group, places=places, early={}, waiting=None, released=False))
+    early = {source: ready for source, ready in early.items() if all(place.source != source for place in places)}
+    draft.change_group(lambda group: replace(group, places=places, early=early, waiting=None, released=False))
     if (slots := sum(place.slots for place in places)) < draft.group.num_workers:
         message = f"the pool placed {slots} of {draft.group.num_workers} ranks"
         draft.fail(
@@ -259,7 +260,7 @@ def _runner_ready(draft: Draft, item: RunnerReady) -> None:
     def introduce(group: Group) -> Group:
         # Whose place is still to be heard of is remembered, and nobody else: it may be told of in either order.
         stands = any(place.source == item.source and place.left is None for place in group.places)
-        waits = not group.places or any(place.left is not None for place in group.places)
+        waits = not group.ranks or any(place.left is not None for place in group.places)
         early = {**group.early, item.source: ready} if waits and not stands else group.early
         places = tuple(replace(place, ready=ready) if place.source == item.source else place for place in group.places)
         return replace(group, places=places, early=early)

@@ -13,6 +13,7 @@ from runfold.events.conclusions import ControllerStarted
 from runfold.events.config import FailureConfig, Timeouts
 from runfold.events.edges import IllegalEdge
 from runfold.events.evolve import evolve
+from runfold.events.facts import PlaceOffer
 from runfold.events.requests import AbortRun
 from runfold.events.state import Rescheduling, Restarting, Scheduling
 from runfold.events.timing import AS_THEY_STAND
@@ -119,6 +120,15 @@ def test_given_a_place_and_the_word_of_its_runner_in_either_order_then_nothing_e
     run.says(*(said if first == "place" else reversed(said)))
     assert run.group.places[1].healthy
     assert run.group.early == {}
+
+
+def test_given_another_placement_of_the_same_attempt_then_who_was_ready_before_it_was_told_is_ready() -> None:
+    run = Run(1, nodes=("node-a", "node-b"))
+    run.says(replace(run.placed(), places=(PlaceOffer(node="node-a", slots=1),)))
+    run.says(run.ready("node-b"))
+    assert list(run.group.early) == ["node-b"]
+    run.says(replace(run.placed(), places=(PlaceOffer(node="node-b", slots=1),)))
+    assert (run.the(GroupLaidOut).attempt, run.group.early) == (1, {})
 
 
 def test_given_a_second_loss_while_a_place_is_looked_for_then_both_are_and_the_search_goes_on() -> None:
