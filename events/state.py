@@ -244,7 +244,7 @@ class Group(Value, frozen=True, kw_only=True):
     """The group of the present attempt.
 
     `places` is empty until the supervisor said `Placed`, `layout` until every runner is ready; `early` holds what
-    runners said of themselves before it, whether their place was known or not. `failures` holds what failed and is
+    runners said of themselves whose place is still to be heard of. `failures` holds what failed and is
     not dealt with, in order of first cause, at most `ERRORS_INLINE_MAX_COUNT`; `failed` counts all of it. `handled`:
     the attempt's end is decided, later failures are late evidence. `released`: the supervisor said that nothing is
     held any more. `news` is the input that last moved the group on. `progress` counts rank 0's reports. `start` is the

@@ -332,12 +332,7 @@ def test_a_second_live_run_on_the_same_path_is_refused_and_told_of_the_first(use
 
 def test_a_run_of_a_service_tells_the_same_from_its_log_and_from_its_storage(user: Commands, tmp_path: Path) -> None:
     """Nobody waited for it: the archiver puts its log beside its checkpoints."""
-    settings = [
-        f"storage_path={tmp_path}",
-        "storage_name=told",
-        "config.steps=3",
-        "checkpoint.num_to_keep=2",
-    ]
+    settings = [f"storage_path={tmp_path}", "storage_name=told", "config.steps=3", "checkpoint.num_to_keep=2"]
     options = [word for setting in settings for word in ("--set", setting)]
     run = user.submit("saving.py:trains", "--workers", "2", *options)
     user.ok("watch", run)
@@ -352,14 +347,7 @@ def test_a_run_of_a_service_tells_the_same_from_its_log_and_from_its_storage(use
 
 def test_ranks_of_several_nodes_make_one_checkpoint(runfold: Commands) -> None:
     runfold.write("saving.py", SAVING)
-    settings = (
-        "--set",
-        "failure.max_failures=1",
-        "--set",
-        "config.fail_at=1",
-        "--set",
-        "checkpoint.num_to_keep=1",
-    )
+    settings = ("--set", "failure.max_failures=1", "--set", "config.fail_at=1", "--set", "checkpoint.num_to_keep=1")
     ran = runfold.ok("run", "saving.py:trains", "--workers", "3", "--nodes", "2", "-o", "json", *settings).document
     assert (ran["state"], ran["attempt"], ran["return_value"]) == ("finished", 2, 2)
     storage = open_storage(StorageSpec(url=str(runfold.data / "storage"), name=str(ran["run"])))

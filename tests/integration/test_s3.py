@@ -103,12 +103,7 @@ def test_a_run_fails_goes_on_and_is_resumed_from_there(endpoint: str, runfold: C
     runfold.write("saving.py", SAVING)
     settings = ["storage_path=s3://bucket/runs", f"storage_options={json.dumps({'endpoint_url': endpoint})}"]
     settings += [f"env.{name}={value}" for name, value in KEYS.items()]
-    settings += [
-        "failure.max_failures=1",
-        "config.fail_at=1",
-        "config.steps=3",
-        "checkpoint.num_to_keep=2",
-    ]
+    settings += ["failure.max_failures=1", "config.fail_at=1", "config.steps=3", "checkpoint.num_to_keep=2"]
     options = [word for setting in settings for word in ("--set", setting)]
     done = runfold.ok("run", "saving.py:trains", "--workers", "2", "--name", "digits", "-o", "json", *options).document
     assert (done["state"], done["attempt"], done["checkpoint"]) == ("finished", 2, "checkpoint_000002_2")
