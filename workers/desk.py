@@ -129,7 +129,7 @@ class Desk:
         here = runner.here
         if runner.node not in self._taken:
             return here
-        return replace(here, code=None, signal=None, orderly=False, unseen=False)
+        return replace(here, code=None, signal=None, orderly=False, unseen=False, place_taken=False)
 
     @property
     def holds(self) -> bool:

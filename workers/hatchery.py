@@ -150,6 +150,7 @@ class RunnerProcess:
             reason=self._reason,
             told=self.told,
             unseen=ended is not None and not ended.known,
+            place_taken=ended is not None and ended.code == EXIT_TAKEN,
         )
 
     @property

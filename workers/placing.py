@@ -13,7 +13,10 @@ from runfold.workers.pools.local import Demand
 SEPARATOR: Final = "/"
 """Between a run and what else of it stands in the queue."""
 EARLY_END_PATIENCE_S: Final = 2.0
-"""A runner that ended as if told to: so long is waited for the assignment that told it."""
+"""A runner that ended as if told to: so long is waited for the assignment that told it.
+
+So long also for the one that holds its place, which an earlier supervisor started just before: it is found and adopted.
+"""
 
 
 class RunnerHere(Value, frozen=True, kw_only=True):
@@ -21,6 +24,7 @@ class RunnerHere(Value, frozen=True, kw_only=True):
 
     `told` is the attempt in which its end was told: a later attempt on the same places has to hear of it too.
     `orderly`: it took its place's file away before it ended. `unseen`: it ended, and nobody could see how.
+    `place_taken`: it found another runner of the run in its place.
     """
 
     node: str
@@ -31,6 +35,7 @@ class RunnerHere(Value, frozen=True, kw_only=True):
     told: int = 0
     orderly: bool = False
     unseen: bool = False
+    place_taken: bool = False
 
     @property
     def as_told(self) -> bool:
@@ -190,7 +195,8 @@ def _lost(assignment: Assignment, here: RunHere, now: float) -> Placing:
             continue
         if waits and runner.node not in stands:
             continue  # the group has left it: that is no loss any more
-        due = runner.ended_s + (EARLY_END_PATIENCE_S if runner.as_told else 0.0)
+        waits = runner.as_told or runner.place_taken
+        due = runner.ended_s + (EARLY_END_PATIENCE_S if waits else 0.0)
         if now >= due:
             steps.append(SayLost(node=runner.node, code=runner.code, signal=runner.signal, reason=runner.reason))
         else:

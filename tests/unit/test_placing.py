@@ -3,6 +3,7 @@
 from msgspec.structs import replace
 
 from runfold.events.assignment import Assignment, PlaceWanted, StopOrder, Want
+from runfold.workers.estate import LOOK_EVERY_S
 from runfold.workers.placing import (
     EARLY_END_PATIENCE_S,
     Ask,
@@ -104,6 +105,14 @@ def test_a_runner_that_ended_as_if_told_to_is_given_a_moment() -> None:
     assert fresh == Placing(wake_at=NOW + EARLY_END_PATIENCE_S)
     late = todo(assignment("train"), RunHere(held=1, runners=(ended(0, ago_s=EARLY_END_PATIENCE_S),)))
     assert late.steps == (SayLost(node="local", code=0, reason="why"),)
+
+
+def test_a_runner_that_found_another_in_its_place_is_no_loss_while_that_one_may_be_found() -> None:
+    fresh = replace(ended(78), place_taken=True)
+    assert todo(assignment("train"), RunHere(held=1, runners=(fresh,))) == Placing(wake_at=NOW + EARLY_END_PATIENCE_S)
+    late = replace(fresh, ended_s=NOW - EARLY_END_PATIENCE_S)
+    assert [type(step) for step in todo(assignment("train"), RunHere(held=1, runners=(late,))).steps] == [SayLost]
+    assert EARLY_END_PATIENCE_S > LOOK_EVERY_S, "it is looked for meanwhile"
 
 
 def test_a_runner_of_which_nobody_saw_how_it_ended_may_have_been_told_to_and_is_given_that_moment_too() -> None:

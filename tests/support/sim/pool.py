@@ -13,7 +13,7 @@ from runfold.events.assignment import Assignment, Mark
 from runfold.events.facts import PlaceOffer
 from runfold.workers.desk import Desk, Site
 from runfold.workers.hatchery import STOP_MARGIN_S, Hatchery
-from runfold.workers.pipe import RunnerSpec, StopNow
+from runfold.workers.pipe import EXIT_TAKEN, RunnerSpec, StopNow
 from runfold.workers.places import Place
 from runfold.workers.placing import RunnerHere
 from runfold.workers.pools import pool as pools
@@ -61,6 +61,7 @@ class Watched:
             reason="nobody could see how it ended" if self._found else "",
             told=self.told,
             orderly=seen and self._found and how.code == 0,
+            place_taken=seen and not self._found and how.code == EXIT_TAKEN,
         )
 
     @property
