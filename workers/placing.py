@@ -195,8 +195,8 @@ def _lost(assignment: Assignment, here: RunHere, now: float) -> Placing:
             continue
         if waits and runner.node not in stands:
             continue  # the group has left it: that is no loss any more
-        waits = runner.as_told or runner.place_taken
-        due = runner.ended_s + (EARLY_END_PATIENCE_S if waits else 0.0)
+        patient = runner.as_told or runner.place_taken
+        due = runner.ended_s + (EARLY_END_PATIENCE_S if patient else 0.0)
         if now >= due:
             steps.append(SayLost(node=runner.node, code=runner.code, signal=runner.signal, reason=runner.reason))
         else:
